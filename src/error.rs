@@ -252,12 +252,16 @@ pub enum Error {
         refusal: Detail,
     },
     /// Thread blocks of an execution plan have waited in vain, as the deadline passed.
-    #[error("{plan} timed out: {blocks}; check the plan by `shmccl plan check`")]
+    #[error("{plan} timed out: {blocks}; {cause}")]
     PlanStalled {
         /// The plan.
         plan: String,
-        /// Which blocks wait, in which operations, and for what.
+        /// Which blocks of this rank wait, in which operations, for what, and how much of it they
+        /// have had.
         blocks: String,
+        /// Where blocks of whatever ranks wait for each other in a circle, or for what nobody does:
+        /// all that is known of why.
+        cause: String,
         /// The timeout.
         #[source]
         source: std::sync::Arc<Error>,

@@ -2,6 +2,7 @@
 
 use super::Communicator;
 use super::buffers::{Blocks, RecvBuffer, SendBuffer};
+use super::engine::RegisteredPlan;
 use super::submit::Submit;
 use super::untyped::Untyped;
 use crate::collective::{MessageStatus, StatusHandle};
@@ -193,6 +194,34 @@ pub trait Collectives<'a>: Submit<'a> {
     #[inline]
     fn all_to_all_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
         self.untyped(T::DATA_TYPE).all_to_all_in_place(buffer.into())
+    }
+
+    /// Does what a [plan](super::Communicator::plan) of sendrecv does: each rank gets the input of
+    /// the rank that the plan has for it. Plans of other collectives do the calls of these.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] for a length that the plan does not do, for a plan of another
+    ///   collective, and for one that was removed.
+    /// - Otherwise those of [`Collectives::all_reduce`].
+    fn run_plan<T: Element>(
+        &mut self,
+        plan: RegisteredPlan,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).run_plan(plan, send.into(), recv.into())
+    }
+
+    /// Does [`Collectives::run_plan`] in a `buffer`: what comes replaces what was sent.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::run_plan`].
+    fn run_plan_in_place<T: Element>(
+        &mut self,
+        plan: RegisteredPlan,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).run_plan_in_place(plan, buffer.into())
     }
 
     /// Collects the inputs of all ranks, in the order of the ranks, in the output of `root`. On

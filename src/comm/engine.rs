@@ -5,14 +5,15 @@ use std::sync::Arc;
 use shmccl_plan::Plan;
 
 use super::Communicator;
-use super::buffers::{RecvBuffer, SendBuffer};
 use super::call_queue::CallQueue;
-use super::collectives::Collectives as _;
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-use crate::reduce::Element;
+
+/// A plan that is registered with a communicator: [`Communicator::plan`] has it by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisteredPlan(pub(super) u32);
 
 impl Communicator {
     /// Chooses `algorithm` for collective operations from now on; `None` chooses the best one for
@@ -82,26 +83,18 @@ impl Communicator {
         self.enter(Operation::RegisterAlgorithm)?.register_plan(plan)
     }
 
-    /// Does what the first plan called `name` does, a sendrecv: each rank gets the input of the
-    /// rank that the plan has for it. Plans of other collectives do the calls of these. Collective.
+    /// Returns the first plan called `name` that is registered, for
+    /// [`Collectives::run_plan`](super::Collectives::run_plan).
     ///
     /// # Errors
-    /// - [`crate::Error::Unavailable`] when no such plan is registered.
-    /// - [`crate::Error::InvalidArgument`] for a length that the plan does not do, and for a plan
-    ///   of another collective.
-    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
-    pub fn run_plan<'a, T: Element>(
-        &mut self,
-        name: &str,
-        send: impl Into<SendBuffer<'a, T>>,
-        recv: impl Into<RecvBuffer<'a, T>>,
-    ) -> Result<()> {
-        self.reclaim_engine();
-        let needs = "the name of a plan that was registered";
-        let number = self.engine.as_deref().and_then(|engine| engine.planner.shelved(name));
-        let number = number.ok_or(Error::Unavailable { operation: "run_plan", needs })?;
-        let number = u32::try_from(number).expect("plans are registered one by one");
-        self.untyped(T::DATA_TYPE).run_plan(number, send.into(), recv.into())
+    /// [`Error::Unavailable`] where there is none; those of a first call.
+    pub fn plan(&mut self, name: &str) -> Result<RegisteredPlan> {
+        let found = match self.loan.queue() {
+            Some(_) => self.loan.plan(name),
+            None => self.engine_for(|| CallSignature::new(Operation::RunPlan))?.planner.named(name),
+        };
+        let needs = "the name of a plan that is registered";
+        found.map(RegisteredPlan).ok_or(Error::Unavailable { operation: "run_plan", needs })
     }
 
     /// Returns how many calls the first plan called `name` has begun that is registered; `None`

@@ -55,6 +55,7 @@ pub use attach::{JoinedAs, join_job};
 pub use buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
+pub use engine::RegisteredPlan;
 pub use group::{Group, GroupMember, OnGroup};
 pub(crate) use init::init_threads;
 use job_barrier::JobBarrier;

@@ -3,6 +3,7 @@
 use super::buffers::{Blocks, Recv, RecvBytes, Send, SendBytes, check_apart, check_distinct};
 #[cfg(doc)]
 use super::collectives::Collectives;
+use super::engine::RegisteredPlan;
 use super::submit::{Submit, same};
 use crate::collective::{BlockLayout, Input, Operation, Output, Request, StatusHandle};
 use crate::error::{Error, Result};
@@ -26,6 +27,12 @@ struct Envelope {
     tag: u32,
     /// Where a receive from any rank tells which one it was.
     status: Option<StatusHandle>,
+}
+
+impl From<RegisteredPlan> for Envelope {
+    fn from(plan: RegisteredPlan) -> Self {
+        Self { peer: 0, tag: plan.0, status: None }
+    }
 }
 
 impl<'s, S: ?Sized> Untyped<'s, S> {
@@ -184,20 +191,33 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         self.submit(Operation::ReduceScatter, count, 0, Some(op), input, buffer.output_within(at))
     }
 
-    /// Does what the execution plan with this number does.
+    /// Does [`Collectives::run_plan`] on bytes.
     ///
     /// # Errors
-    /// Those of [`Communicator::run_plan`](super::Communicator::run_plan).
-    pub(super) fn run_plan(
+    /// Those of it; [`Error::InvalidArgument`] for a part of an element.
+    pub fn run_plan(
         &mut self,
-        number: u32,
+        plan: RegisteredPlan,
         send: impl Into<SendBytes<'a>>,
         recv: impl Into<RecvBytes<'a>>,
     ) -> Result<()> {
         let (send, recv) = (self.sent(send)?, self.received(recv)?);
         let count = same("elements received", recv.count(self.data_type)?, send.count(self.data_type)?)?;
-        let plan = Envelope { peer: 0, tag: number, status: None };
-        self.submit_message(Operation::RunPlan, count, plan, send.input(), recv.output())
+        self.submit_message(Operation::RunPlan, count, plan.into(), send.input(), recv.output())
+    }
+
+    /// Does [`Collectives::run_plan_in_place`] on bytes.
+    ///
+    /// # Errors
+    /// Those of it; [`Error::InvalidArgument`] for a part of an element.
+    pub fn run_plan_in_place(
+        &mut self,
+        plan: RegisteredPlan,
+        buffer: impl Into<RecvBytes<'a>>,
+    ) -> Result<()> {
+        let buffer = self.received(buffer)?;
+        let (count, input) = (buffer.count(self.data_type)?, buffer.as_input(0));
+        self.submit_message(Operation::RunPlan, count, plan.into(), input, buffer.output())
     }
 
     /// Does [`Collectives::all_to_all`] on bytes.

@@ -84,6 +84,14 @@ scenario!(
     }
 );
 
+scenario!(
+    ranks_that_wait_for_each_other_are_told_of_the_circle,
+    Job::of(2).timeout(Duration::from_secs(1)).broken(),
+    |comm| {
+        stalled::in_a_circle(comm)?;
+    }
+);
+
 #[test]
 fn whoever_survives_a_rank_that_was_killed_amid_plans_is_told() {
     killed::again_and_again("whoever_survives_a_rank_that_was_killed_amid_plans_is_told");

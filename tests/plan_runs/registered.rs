@@ -64,22 +64,52 @@ pub(crate) fn reduced(comm: &mut Communicator, count: usize) -> Result<i32> {
     Ok(ones[0])
 }
 
-/// Calls a plan that is no other operation.
+/// Calls a plan that is no other operation: at once, in a group and on a stream.
 pub(crate) fn by_name(comm: &mut Communicator) -> Result<()> {
-    let (mine, mut theirs) = (vec![comm.rank().get(); FITTING], vec![7; FITTING]);
-    let missing = comm.run_plan("sendrecv", &mine, &mut theirs).unwrap_err();
+    let (mine, other) = (vec![comm.rank().get(); FITTING], 1 - comm.rank().get());
+    let mut theirs = vec![7; FITTING];
+    let missing = comm.plan("sendrecv").unwrap_err();
     assert!(matches!(missing, Error::Unavailable { operation: "run_plan", .. }), "{missing}");
     let plan = load("generated/mn_sendrecv_2x1_m0_i1");
+    comm.register_plan(&Arc::new(load("generated/ag_2")))?;
     comm.register_plan(&Arc::new(Plan { name: "sendrecv".to_owned(), max_message: 1024, ..plan }))?;
     comm.register_plan(&Arc::new(Plan { name: "sum".to_owned(), ..load("generated/ar_2") }))?;
-    comm.run_plan("sendrecv", &mine, &mut theirs)?;
-    assert_eq!(theirs, [1 - comm.rank().get(); FITTING]);
-    for (name, count) in [("sendrecv", 1), ("sendrecv", 8 * FITTING), ("sum", FITTING)] {
-        let refused = comm.run_plan(name, &vec![0_u32; count], &mut vec![0; count]).unwrap_err();
-        assert!(matches!(refused, Error::InvalidArgument { .. }), "{name}: {refused}");
+    comm.unregister_plan("allgather")?;
+    let [sendrecv, sum] = [comm.plan("sendrecv")?, comm.plan("sum")?];
+    comm.run_plan(sendrecv, &mine, &mut theirs)?;
+    assert_eq!(theirs, [other; FITTING]);
+    for (plan, count) in [(sendrecv, 1), (sendrecv, 8 * FITTING), (sum, FITTING)] {
+        let refused = comm.run_plan(plan, &vec![0_u32; count], &mut vec![0; count]).unwrap_err();
+        assert!(matches!(refused, Error::InvalidArgument { .. }), "{plan:?}: {refused}");
     }
-    assert_eq!(comm.planned_calls("sendrecv"), Some(1));
+    let mut grouped = [vec![7; FITTING], vec![7; FITTING]];
+    let mut group = Group::start();
+    let all = group.join(comm);
+    for theirs in &mut grouped {
+        group.on(all).run_plan(sendrecv, &mine, theirs)?;
+    }
+    group.end()?;
+    assert_eq!(grouped, [[other; FITTING], [other; FITTING]]);
+    on_stream(comm, &mine)?;
+    assert_eq!(comm.planned_calls("sendrecv"), Some(5));
     assert_eq!(reduced(comm, FITTING)?, 2, "the others go on");
+    comm.unregister_plan("sendrecv")?;
+    let removed = comm.run_plan(sendrecv, &mine, &mut theirs).unwrap_err();
+    assert!(removed.to_string().contains("the number of a plan"), "{removed}");
+    Ok(())
+}
+
+/// Finds a plan while a stream has calls of it that are not done.
+fn on_stream(comm: &mut Communicator, mine: &[u32]) -> Result<()> {
+    let [from, to, back] = [comm.alloc(FITTING)?, comm.alloc(FITTING)?, comm.alloc(FITTING)?];
+    from.copy_from_slice(0, mine)?;
+    let stream = comm.stream()?;
+    for (from, to) in [(&from, &to), (&to, &back)] {
+        let plan = comm.plan("sendrecv")?;
+        stream.on(comm).run_plan(plan, from, to)?;
+    }
+    stream.synchronise()?;
+    assert_eq!(back.to_vec(), mine);
     Ok(())
 }
 

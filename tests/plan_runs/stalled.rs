@@ -19,9 +19,12 @@ pub(crate) fn without_a_signal(comm: &mut Communicator) -> Result<()> {
     let mut sums = vec![1_i32; 64];
     if comm.rank().get() == 0 {
         let error = comm.all_reduce_in_place(&mut sums, &ReduceOp::Sum).unwrap_err();
-        let Error::PlanStalled { blocks, source, .. } = &error else { panic!("{error}") };
+        let Error::PlanStalled { blocks, cause, source, .. } = &error else { panic!("{error}") };
         assert!(blocks.starts_with("rank 0 block 3 operation "), "{error}");
-        assert!(blocks.contains("(wait) waits for a signal of rank 1 on memory channel"), "{error}");
+        let awaited = "(wait) waits for signal 2 of rank 1 on memory channel 3, of which it has had 1";
+        assert!(blocks.ends_with(awaited), "{error}");
+        assert!(cause.starts_with("no launch of the plan ends: rank 0 block 3 operation "), "{error}");
+        assert!(cause.contains("a launch adds 1 to ") && cause.contains("and takes 2"), "{error}");
         assert!(matches!(**source, Error::Timeout { .. }), "{error}");
         assert!(matches!(error.origin(), Error::Timeout { .. }));
     } else {
@@ -30,6 +33,37 @@ pub(crate) fn without_a_signal(comm: &mut Communicator) -> Result<()> {
         comm.all_reduce_in_place(&mut sums, &ReduceOp::Sum)?;
         let next = comm.all_reduce_in_place(&mut sums, &ReduceOp::Sum);
         assert!(matches!(next, Err(Error::Revoked { .. })), "{next:?}");
+    }
+    Ok(())
+}
+
+/// Runs a plan whose ranks wait for each other before they signal: whoever waits longest is told of
+/// the circle.
+pub(crate) fn in_a_circle(comm: &mut Communicator) -> Result<()> {
+    let mut plan = load("generated/ar_2");
+    for rank in &mut plan.ranks {
+        let operations = &mut rank.blocks[0].operations;
+        let at = |code| operations.iter().position(|operation| operation.code == code).unwrap();
+        let (signal, wait) = (at(Code::RelaxedSignal), at(Code::RelaxedWait));
+        operations.swap(signal, wait);
+    }
+    comm.register_plan(&Arc::new(plan))?;
+    if comm.rank().get() == 1 {
+        comm.set_timeout(Duration::from_secs(60))?;
+    }
+    let error = comm.all_reduce_in_place(&mut vec![1_i32; 64], &ReduceOp::Sum).unwrap_err();
+    if comm.rank().get() == 1 {
+        assert!(matches!(error, Error::Revoked { .. }), "{error}");
+        return Ok(());
+    }
+    let Error::PlanStalled { blocks, cause, .. } = &error else { panic!("{error}") };
+    assert!(
+        blocks.contains("waits for signal 1 of rank 1 on memory channel 0, of which it has had 0"),
+        "{error}"
+    );
+    assert!(cause.starts_with("no launch of the plan ends: in a circle, rank "), "{error}");
+    for rank in ["rank 0 block 0 operation ", "rank 1 block 0 operation "] {
+        assert!(cause.contains(rank), "{error}");
     }
     Ok(())
 }

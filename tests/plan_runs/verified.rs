@@ -122,6 +122,7 @@ impl Case<'_> {
             Collective::ReduceScatter => [0, me * output_len],
             _ => [0, 0],
         };
+        let planned = comm.plan(&self.plan.name)?;
         let mut both = vec![T::small(0); longest];
         both[input_at..input_at + input_len].copy_from_slice(&input);
         let mut output = vec![T::small(9); output_len];
@@ -130,15 +131,12 @@ impl Case<'_> {
                 Collective::AllReduce => comm.all_reduce(&input, &mut output, &op)?,
                 Collective::AllGather => comm.all_gather(&input, &mut output)?,
                 Collective::ReduceScatter => comm.reduce_scatter(&input, &mut output, &op)?,
-                Collective::SendRecv => comm.run_plan(&self.plan.name, &input, &mut output)?,
+                Collective::SendRecv => comm.run_plan(planned, &input, &mut output)?,
                 _ => comm.all_to_all(&input, &mut output)?,
             },
-            // A sendrecv has no form in place.
             Buffers::OrdinaryInPlace => {
                 match collective {
-                    Collective::SendRecv => {
-                        comm.run_plan(&self.plan.name, &input, &mut both)?;
-                    }
+                    Collective::SendRecv => comm.run_plan_in_place(planned, &mut both)?,
                     Collective::AllReduce => comm.all_reduce_in_place(&mut both, &op)?,
                     Collective::AllGather => comm.all_gather_in_place(&mut both)?,
                     Collective::ReduceScatter => comm.reduce_scatter_in_place(&mut both, &op)?,
@@ -154,7 +152,7 @@ impl Case<'_> {
                     Collective::AllReduce => comm.all_reduce(&from, &to, &op)?,
                     Collective::AllGather => comm.all_gather(&from, &to)?,
                     Collective::ReduceScatter => comm.reduce_scatter(&from, &to, &op)?,
-                    Collective::SendRecv => comm.run_plan(&self.plan.name, &from, &to)?,
+                    Collective::SendRecv => comm.run_plan(planned, &from, &to)?,
                     _ => comm.all_to_all(&from, &to)?,
                 }
                 to.copy_to_slice(0, &mut output)?;
@@ -167,7 +165,7 @@ impl Case<'_> {
                     Collective::AllReduce => comm.all_reduce_in_place(&all, &op)?,
                     Collective::AllGather => comm.all_gather_in_place(&all)?,
                     Collective::ReduceScatter => comm.reduce_scatter_in_place(&all, &op)?,
-                    Collective::SendRecv => comm.run_plan(&self.plan.name, &all, &all)?,
+                    Collective::SendRecv => comm.run_plan_in_place(planned, &all)?,
                     _ => comm.all_to_all_in_place(&all)?,
                 }
                 all.copy_to_slice(output_at, &mut output)?;

@@ -242,7 +242,8 @@ impl<T: TestElement> CaseData<T> {
                     Operation::Scatter => comm.scatter($send, $recv, root),
                     Operation::Send => {
                         if let Some(name) = &self.planned {
-                            return comm.run_plan(name, $send, $recv);
+                            let plan = comm.plan(name)?;
+                            return comm.run_plan(plan, $send, $recv);
                         }
                         let (next, before) = (comm.right(), comm.left());
                         let mut group = Group::start();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-use shmccl::comm::{Blocks, RecvBytes, SendBytes, Submit};
+use shmccl::comm::{Blocks, RecvBytes, RegisteredPlan, SendBytes, Submit};
 use shmccl::reduce::{DataType, ReduceOp, Scalar};
 use shmccl::{Collectives, Rank, StatusHandle};
 
@@ -127,6 +127,7 @@ enum Action {
     Send(SendBytes<'static>, Rank, u32),
     Recv(RecvBytes<'static>, Rank, u32),
     RecvAny(RecvBytes<'static>, u32, StatusHandle),
+    RunPlan(Buffers, RegisteredPlan),
 }
 
 /// The buffers of a collective call.
@@ -147,6 +148,22 @@ impl Call {
         // SAFETY: the caller's duties are the same.
         let action = unsafe { reader.action() }?;
         Ok(Self { data_type, action })
+    }
+
+    /// Checks a call by `plan`. Its buffers, both of `count` elements, are those of `asked`.
+    ///
+    /// # Safety
+    /// Those of [`Call::check`].
+    pub(crate) unsafe fn by_plan(
+        state: &CommState,
+        asked: &shmcclCall_t,
+        plan: RegisteredPlan,
+    ) -> Result<Self, Failure> {
+        let data_type = data_type(asked.datatype)?;
+        let reader = Reader { state, asked, data_type };
+        // SAFETY: the caller's duties are the same.
+        let buffers = unsafe { reader.buffers(asked.count, asked.count, InPlaceAt::Start) }?;
+        Ok(Self { data_type, action: Action::RunPlan(buffers, plan) })
     }
 
     /// Returns where a receive from any rank tells whose message it was.
@@ -190,6 +207,8 @@ impl Call {
             Action::Send(buffer, peer, tag) => taker.send_tagged(buffer, peer, tag),
             Action::Recv(buffer, peer, tag) => taker.recv_tagged(buffer, peer, tag),
             Action::RecvAny(buffer, tag, status) => taker.recv_any_into(buffer, tag, &status),
+            Action::RunPlan(Apart(send, recv), plan) => taker.run_plan(plan, send, recv),
+            Action::RunPlan(InPlace(buffer), plan) => taker.run_plan_in_place(plan, buffer),
         }
     }
 }

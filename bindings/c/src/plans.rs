@@ -1,15 +1,19 @@
 //! MSCCL++ execution plans that do calls.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
 use shmccl::Error;
 use shmccl::plan::read::read_file;
 
+use crate::calls::shmcclOperation_t::shmcclOpAllReduce;
+use crate::calls::{Call, shmcclCall_t};
 use crate::comm::CommState;
 use crate::failure::{Failure, answer};
-use crate::types::{required, shmcclComm_t, shmcclResult_t};
+use crate::group;
+use crate::stream::StreamState;
+use crate::types::{DataTypeCode, required, shmcclComm_t, shmcclResult_t, shmcclStream_t};
 
 /// Does the calls that an MSCCL++ execution plan fits by that plan from now on, in the JSON file
 /// `path`. Collective: all ranks register the same plan.
@@ -46,6 +50,34 @@ pub extern "C" fn shmcclCommPlannedCalls(
         let (name, calls) = (text(name, "name")?, required(calls, "calls")?);
         *calls = CommState::get(comm)?.with(|comm| Ok(comm.planned_calls(name).unwrap_or(u64::MAX)))?;
         Ok(())
+    })
+}
+
+/// Does what the first plan called `plan` does that is registered, if that is a sendrecv: each rank
+/// sends `count` elements, and gets those of the rank that the plan has for it. Plans of other
+/// collectives do the calls of these. In place: `sendbuff == recvbuff`.
+///
+/// # Safety
+/// The buffers are the call's until it is done, and as long as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclRunPlan(
+    plan: *const c_char,
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    comm: shmcclComm_t,
+    stream: shmcclStream_t,
+) -> shmcclResult_t {
+    group::answer_in_group(|| {
+        let (state, stream) = (CommState::get(comm)?, StreamState::get(stream)?);
+        let name = text(plan, "plan")?;
+        let plan = state.with(|comm| Ok(comm.plan(name)?))?;
+        let asked =
+            shmcclCall_t { sendbuff, recvbuff, count, ..shmcclCall_t::new(shmcclOpAllReduce, datatype) };
+        // SAFETY: the caller's duties are the same.
+        let call = unsafe { Call::by_plan(&state, &asked, plan) }?;
+        group::submit(&state, stream, call)
     })
 }
 

@@ -59,6 +59,7 @@ table! {
     shmcclEventCreate shmcclEventDestroy shmcclEventRecord shmcclStreamWaitEvent
     shmcclEventQuery shmcclEventSynchronize shmcclEventElapsedTime
     shmcclCommRegisterPlan shmcclCommDeregisterPlan shmcclCommPlannedCalls
+    shmcclRunPlan
 }
 
 /// Returns the table of functions of this version, which lives as long as the program. For another

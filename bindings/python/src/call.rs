@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use shmccl::comm::RegisteredPlan;
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, Rank, Result, StatusHandle};
 
@@ -29,6 +30,8 @@ pub enum Verb {
     Gather,
     /// The input, with a block for each rank, is the root's.
     Scatter,
+    /// Input and output of one length.
+    RunPlan(RegisteredPlan),
     /// An input for a peer.
     Send,
     /// An output from a peer.
@@ -126,6 +129,8 @@ impl Call {
             (Verb::Gather, true) => taker.gather_in_place(both(), root),
             (Verb::Scatter, false) => taker.scatter(send(), recv(), root),
             (Verb::Scatter, true) => taker.scatter_in_place(both(), root),
+            (Verb::RunPlan(plan), false) => taker.run_plan(*plan, send(), recv()),
+            (Verb::RunPlan(plan), true) => taker.run_plan_in_place(*plan, both()),
             (Verb::Send, _) => taker.send_tagged(send(), root, self.tag),
             (Verb::Recv, _) => taker.recv_tagged(recv(), root, self.tag),
             (Verb::RecvAny(status), _) => taker.recv_any_into(recv(), self.tag, status),

@@ -283,6 +283,25 @@ impl Communicator {
         Ok(out)
     }
 
+    /// Does what a registered plan of sendrecv does, by its name. Returns the array of the rank
+    /// that the plan has for this one.
+    #[pyo3(signature = (name, x, out=None, *, dtype=None, stream=None))]
+    fn run_plan<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        x: &Object<'py>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let plan = self.shared.with(py, |comm| comm.plan(name))?;
+        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
+        asked.run(Verb::RunPlan(plan), Some(x), Some(&out), None, self.shared.rank)?;
+        Ok(out)
+    }
+
     /// Sends `sent[r]` elements of `x` to rank r, and takes `received[r]` from it into `out`.
     /// Blocks follow each other, or begin at `sent_at` and `received_at`.
     #[pyo3(signature = (x, sent, out, received, *, sent_at=None, received_at=None, dtype=None, stream=None))]

@@ -23,3 +23,26 @@ def test_a_registered_plan_does_the_calls_that_it_fits():
         assert comm.planned_calls("allgather") is None
 
     on_ranks(body, 2)
+
+
+def test_a_plan_of_sendrecv_is_called_by_its_name():
+    def body(comm):
+        mine, other = np.full(64, comm.rank, "float32"), [1 - comm.rank] * 64
+        with pytest.raises(shmccl.Unavailable, match="run_plan"):
+            comm.run_plan("sendrecv", mine)
+        assert comm.register_plan(PLANS / "mn_sendrecv_2x1_m0_i1.json") == "sendrecv"
+        assert comm.run_plan("sendrecv", mine).tolist() == other
+        with pytest.raises(shmccl.InvalidArgument, match="bytes of a call by a plan"):
+            comm.run_plan("sendrecv", mine[:1])
+        x, theirs = comm.zeros(64, "float32"), np.zeros(64, "float32")
+        with shmccl.group():
+            comm.run_plan("sendrecv", mine, theirs)
+        assert theirs.tolist() == other
+        np.asarray(x)[:] = comm.rank
+        with comm.stream() as stream:
+            comm.run_plan("sendrecv", x, x, stream=stream)
+            stream.synchronize()
+        assert np.asarray(x).tolist() == other
+        assert comm.planned_calls("sendrecv") == 3
+
+    on_ranks(body, 2)

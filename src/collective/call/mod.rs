@@ -80,7 +80,9 @@ impl Call<'_> {
     /// [`Error::UnsupportedAlgorithm`] when the algorithm cannot do the operation.
     pub(crate) fn check_choice(&self, choice: Choice) -> Result<()> {
         match choice.algorithm {
-            Some(algorithm) if !self.operation.is_by_messages() => algorithm.check(self.operation),
+            Some(algorithm) if !self.operation.is_by_messages() && self.operation != Operation::RunPlan => {
+                algorithm.check(self.operation)
+            }
             _ => Ok(()),
         }
     }

@@ -185,8 +185,7 @@ impl Engine {
         let (shelved, compiled) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
         let mine = u64::from(crc32c::crc32c(format!("{plan:?}").as_bytes()));
         self.check_alike("checksum of a plan", mine)?;
-        let name = format!("plan:{}", plan.name);
-        let runner = PlanRunner::new(&mut self.members, &self.pipework, name, &compiled)?;
+        let runner = PlanRunner::new(&mut self.members, &self.pipework, Arc::clone(plan), &compiled)?;
         self.runners.push(runner);
         self.planner.shelve(shelved);
         Ok(())

@@ -260,9 +260,19 @@ impl Planner {
         self.reconsider();
     }
 
-    /// Returns the number of the first plan called `name`, if there is one.
+    /// Returns the place of the first plan called `name`, if there is one.
     pub(crate) fn shelved(&self, name: &str) -> Option<usize> {
         self.shelf.position(name)
+    }
+
+    /// Returns the names of all plans, and by which numbers calls name them, in their order.
+    pub(crate) fn names(&self) -> Vec<(String, u32)> {
+        self.shelf.names().map(|(name, number)| (name.to_owned(), number)).collect()
+    }
+
+    /// Returns the number by which calls name the first plan called `name`, if there is one.
+    pub(crate) fn named(&self, name: &str) -> Option<u32> {
+        self.shelf.names().find(|&(of, _)| of == name).map(|(_, number)| number)
     }
 
     /// Removes the plan with this number; those behind it move up.

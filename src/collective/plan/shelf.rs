@@ -18,11 +18,16 @@ const SIZES: usize = 16;
 
 /// The plans of a communicator, in the order in which they were registered.
 #[derive(Debug, Default)]
-pub(crate) struct PlanShelf(Vec<ShelvedPlan>);
+pub(crate) struct PlanShelf {
+    plans: Vec<ShelvedPlan>,
+    /// How many there were ever: each has a number of its own, by which calls name it.
+    pushed: u32,
+}
 
 /// A plan, what it is for, and the sizes that were asked for last.
 #[derive(Debug)]
 pub(crate) struct ShelvedPlan {
+    number: u32,
     plan: Arc<ExecutionPlan>,
     operation: Operation,
     granule: u64,
@@ -36,28 +41,34 @@ impl PlanShelf {
     /// Returns whether there is none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.plans.is_empty()
     }
 
     /// Adds a plan.
     pub(super) fn push(&mut self, plan: ShelvedPlan) {
-        self.0.push(plan);
+        self.plans.push(ShelvedPlan { number: self.pushed, ..plan });
+        self.pushed += 1;
     }
 
-    /// Returns the number of the first plan called `name`.
+    /// Returns the names and numbers of all plans.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.plans.iter().map(|plan| (plan.plan.name.as_str(), plan.number))
+    }
+
+    /// Returns the place of the first plan called `name`.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|shelved| shelved.plan.name == name)
+        self.plans.iter().position(|shelved| shelved.plan.name == name)
     }
 
     /// Removes a plan.
     pub(super) fn remove(&mut self, index: usize) {
-        self.0.remove(index);
+        self.plans.remove(index);
     }
 
     /// Returns whether some plan may do `call` among `n_members`. Whether it does is known once it
     /// is lowered.
     pub(super) fn may_fit(&self, call: &Call<'_>, n_members: usize) -> bool {
-        self.0.iter().any(|plan| plan.fitting(call, n_members).is_some())
+        self.plans.iter().any(|plan| plan.fitting(call, n_members).is_some())
     }
 
     /// Returns the first plan that does `call` among `n_members`, of those whose name `is_meant`.
@@ -68,25 +79,28 @@ impl PlanShelf {
         is_meant: impl Fn(&str) -> bool,
     ) -> Option<usize> {
         let does = |plan: &mut ShelvedPlan| plan.compiled(call, n_members).is_some();
-        self.0.iter_mut().position(|plan| is_meant(&plan.plan.name) && does(plan))
+        self.plans.iter_mut().position(|plan| is_meant(&plan.plan.name) && does(plan))
     }
 
-    /// Returns the number of the plan that `call` names by it, if that does the call.
+    /// Returns the place of the plan that `call` names by its number, if that does the call.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`].
     pub(super) fn named(&mut self, call: &Call<'_>, n_members: usize) -> Result<usize> {
-        let index = call.tag as usize;
-        let does = self.0.get_mut(index).and_then(|plan| plan.compiled(call, n_members)).is_some();
+        let index = self.plans.iter().position(|plan| plan.number == call.tag);
+        let index = index.ok_or_else(|| {
+            Error::invalid("the number of a plan", call.tag.into(), "that of one that is still registered")
+        })?;
         let expected = "a multiple of the plan's unit, within its limits and of elements that it aligns";
         let refused =
             || Error::invalid("the bytes of a call by a plan", call.block_len().unwrap_or(0), expected);
+        let does = self.plans[index].compiled(call, n_members).is_some();
         does.then_some(index).ok_or_else(refused)
     }
 
     /// Returns plan number `index`, compiled for `call`, which it does.
     pub(super) fn compiled(&mut self, index: usize, call: &Call<'_>, n_members: usize) -> &Arc<CompiledPlan> {
-        self.0[index].compiled(call, n_members).expect("the plan was found to fit")
+        self.plans[index].compiled(call, n_members).expect("the plan was found to fit")
     }
 }
 
@@ -117,7 +131,7 @@ impl ShelvedPlan {
         let operators = plan.operators();
         let compiled = Arc::new(CompiledPlan::new(lowered));
         let sizes = vec![(message, Some(Arc::clone(&compiled)))];
-        Ok((Self { plan, operation, granule, operators, sizes }, compiled))
+        Ok((Self { number: 0, plan, operation, granule, operators, sizes }, compiled))
     }
 
     /// Returns the message of `call` among `n_members`, if the plan may do it.

@@ -135,6 +135,8 @@ pub(super) struct Ticket<Q: Deref<Target = CallQueue> = Arc<CallQueue>> {
 pub(super) struct EngineLoan {
     queue: Option<Arc<CallQueue>>,
     is_lent: bool,
+    /// The plans that the engine had when it was lent, by name: no other are registered meanwhile.
+    plans: Vec<(String, u32)>,
 }
 
 impl std::fmt::Debug for Completion {
@@ -149,8 +151,14 @@ impl EngineLoan {
         self.queue.as_ref().filter(|_| self.is_lent)
     }
 
+    /// Returns the number of the first plan called `name` of the engine that is lent.
+    pub(super) fn plan(&self, name: &str) -> Option<u32> {
+        self.plans.iter().find(|(of, _)| of == name).map(|&(_, number)| number)
+    }
+
     /// Lends `engine`, and returns the queue.
     pub(super) fn begin(&mut self, context: &Arc<RankContext>, engine: Box<Engine>) -> Arc<CallQueue> {
+        self.plans = engine.planner.names();
         let queue = self.queue.get_or_insert_with(|| CallQueue::new(context));
         queue.state.lock().engine = Some(engine);
         self.is_lent = true;

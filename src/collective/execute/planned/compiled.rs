@@ -6,10 +6,9 @@ use shmccl_plan::Lowered;
 use shmccl_plan::lower::{Form, Operand, RankCode};
 use shmccl_plan::plan::Buffer;
 
-use super::inputs;
-use super::joined::{self, JoinedSteps};
 use super::memory::staged;
 use super::transfer::{PACKET_PIECE, SLOTS};
+use super::{inputs, instances};
 
 /// A plan compiled for one size.
 #[derive(Debug)]
@@ -17,8 +16,8 @@ pub(crate) struct CompiledPlan {
     pub(super) lowered: Lowered,
     /// By rank: which parts of its input have to be where the plan is written to have them.
     pub(super) moved: Vec<Vec<Range<usize>>>,
-    /// By rank.
-    pub(super) joined: Vec<JoinedSteps>,
+    /// By rank and block: those of the plan that it stands for.
+    pub(super) blocks: Vec<Vec<Range<usize>>>,
     /// Bytes in which each rank unpacks: none without packets.
     pub(super) bounce: usize,
     /// The scratch of the rank that has most.
@@ -35,7 +34,7 @@ impl CompiledPlan {
     /// Makes that of a plan that was `lowered`.
     pub(crate) fn new(mut lowered: Lowered) -> Self {
         let moved = inputs::detach(&mut lowered);
-        let joined = joined::join(&mut lowered);
+        let blocks = instances::merge(&mut lowered);
         let operands =
             || lowered.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.operands);
         let has = |of: &dyn Fn(&Operand) -> bool| operands().any(of);
@@ -45,7 +44,7 @@ impl CompiledPlan {
         let most = |bytes: fn(&RankCode) -> usize| lowered.ranks.iter().map(bytes).max().unwrap_or(0);
         Self {
             moved,
-            joined,
+            blocks,
             bounce: usize::from(has_packets) * SLOTS * PACKET_PIECE,
             scratch: most(|rank| rank.buffers[2]),
             stage: most(staged),

@@ -1,8 +1,9 @@
 //! The thread blocks of one rank in one launch, as machines that take a step when they can.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
-use shmccl_plan::lower::{Action, BlockCode, Cursor, RankCode, Step, Transfer};
+use shmccl_plan::lower::{Action, BlockCode, Counter, Cursor, Form, RankCode, Step};
 use shmccl_plan::plan::ChannelKind;
 
 use super::signals::Signals;
@@ -25,10 +26,6 @@ impl Task {
         (self.done, self.round) = (0, None);
     }
 }
-
-/// The longest transfer that those of several blocks make up: what is set up once for more gains
-/// nothing, and a peer can go on with the parts.
-const JOINED: usize = 64 << 10;
 
 /// What a round of all blocks has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,32 +64,35 @@ impl<'a> Launch<'a> {
     /// Lets each block go on as far as it can: first all of them to where they wait or transfer.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfRange`] for buffers that are not allocated; those of the proxy.
-    pub(super) fn round(&mut self, mover: Mover<'_>) -> Result<Round> {
-        let (mut goes_on, mut have_ended, mut transfers) = (false, true, false);
+    /// [`crate::Error::OutOfRange`] for buffers that are not allocated; [`crate::Error::Revoked`];
+    /// those of the proxy.
+    pub(super) fn round(&mut self, mover: &Mover<'_>) -> Result<Round> {
+        let mut goes_on = false;
         for block in 0..self.tasks.len() {
             goes_on |= self.advance(mover, block)?;
-            let step = self.tasks[block].cursor.step(&self.code.blocks[block]);
-            have_ended &= step.is_none();
-            transfers |= step.is_some_and(is_transfer);
         }
         if goes_on {
-            self.signals.publish();
+            self.publish(mover);
         }
-        if transfers {
-            for block in 0..self.tasks.len() {
-                goes_on |= self.transfer(mover, block)?;
-            }
+        for block in 0..self.tasks.len() {
+            goes_on |= self.transfer(mover, block)?;
         }
-        Ok(match (goes_on, have_ended) {
-            (_, true) => Round::Ended,
-            (true, _) => Round::GoesOn,
-            _ => Round::Waits,
+        let mut blocks = self.tasks.iter().zip(&self.code.blocks);
+        Ok(match goes_on {
+            _ if blocks.all(|(task, code)| task.cursor.step(code).is_none()) => Round::Ended,
+            true => Round::GoesOn,
+            false => Round::Waits,
         })
     }
 
+    /// Lets peers see what blocks have done.
+    fn publish(&mut self, mover: &Mover<'_>) {
+        self.signals.publish();
+        mover.members.board.wake();
+    }
+
     /// Lets a block go on to the next transfer. Returns whether it went anywhere.
-    fn advance(&mut self, mover: Mover<'_>, block: usize) -> Result<bool> {
+    fn advance(&mut self, mover: &Mover<'_>, block: usize) -> Result<bool> {
         let code = &self.code.blocks[block];
         let mut goes_on = false;
         while let Some(step) = self.tasks[block].cursor.step(code) {
@@ -106,73 +106,33 @@ impl<'a> Launch<'a> {
         Ok(goes_on)
     }
 
-    /// Goes on with the transfer that a block stands at, if any, in one with those of the next
-    /// blocks where that can be. Returns whether something was done.
-    fn transfer(&mut self, mover: Mover<'_>, block: usize) -> Result<bool> {
-        let code = &self.code.blocks[block];
-        let Some(Step { action: Action::Move(transfer), .. }) = self.tasks[block].cursor.step(code) else {
+    /// Goes on with the transfer that a block stands at, if any. Returns whether something was
+    /// done.
+    fn transfer(&mut self, mover: &Mover<'_>, block: usize) -> Result<bool> {
+        let (code, task) = (&self.code.blocks[block], &mut self.tasks[block]);
+        let Some(Step { action: Action::Move(transfer), .. }) = task.cursor.step(code) else {
             return Ok(false);
         };
         if !mover.reaches(code, transfer) {
             return Ok(false);
         }
-        if self.transfer_joined(mover, block, transfer)? {
-            return Ok(true);
-        }
-        let task = &mut self.tasks[block];
         let before = task.done;
-        let extent = transfer.extent(task.cursor.iteration());
-        if !mover.go_on(code, transfer, extent, &mut task.done)? {
-            return Ok(task.done > before);
+        let is_done =
+            mover.go_on(code, transfer, transfer.extent(task.cursor.iteration()), &mut task.done)?;
+        let goes_on = is_done || task.done > before;
+        if is_done {
+            task.finish_step(code);
+            // What it signals now may be what a peer waits for.
+            self.advance(mover, block)?;
         }
-        task.finish_step(code);
-        // What it signals now may be what a peer waits for.
-        self.advance(mover, block)?;
-        self.signals.publish();
-        Ok(true)
-    }
-
-    /// Does transfers of several blocks as one, as far as packets have come: that of a block and
-    /// those of the blocks behind it which stand at the same step. Returns whether something was
-    /// done.
-    fn transfer_joined(&mut self, mover: Mover<'_>, block: usize, transfer: &Transfer) -> Result<bool> {
-        let joined = &mover.compiled.joined[mover.members.me()];
-        let step = self.tasks[block].cursor.index();
-        let bytes_of = |block: usize| match self.code.blocks[block].steps[step].action {
-            Action::Move(transfer) => transfer.bytes,
-            _ => 0,
-        };
-        let (mut last, mut bytes) = (block, transfer.bytes);
-        let is_there = |task: &Task| task.cursor.index() == step && task.done == 0;
-        while joined.get(last).and_then(|steps| steps.get(step)) == Some(&true)
-            && is_there(&self.tasks[block])
-            && is_there(&self.tasks[last + 1])
-            && bytes + bytes_of(last + 1) <= JOINED
-        {
-            last += 1;
-            bytes += bytes_of(last);
+        if goes_on {
+            self.publish(mover);
         }
-        let mut done = 0;
-        if last > block {
-            mover.go_on(&self.code.blocks[block], transfer, (0, bytes), &mut done)?;
-        }
-        if done == 0 {
-            return Ok(false);
-        }
-        for block in block..=last {
-            let bytes = bytes_of(block);
-            if done < bytes {
-                self.tasks[block].done = done;
-                break;
-            }
-            self.tasks[block].finish_step(&self.code.blocks[block]);
-            done -= bytes;
-        }
-        Ok(true)
+        Ok(goes_on)
     }
 
     /// Takes a step. Returns false where it has to wait.
-    fn step(&mut self, mover: Mover<'_>, block: usize, code: &BlockCode, step: &Step) -> Result<bool> {
+    fn step(&mut self, mover: &Mover<'_>, block: usize, code: &BlockCode, step: &Step) -> Result<bool> {
         let members = mover.members;
         match step.action {
             Action::Fence | Action::Repeat { .. } => Ok(true),
@@ -246,29 +206,47 @@ impl<'a> Launch<'a> {
         members
     }
 
-    /// Says which blocks wait, in which operations, and for what.
-    pub(super) fn told(&self, me: usize) -> String {
+    /// Says which blocks wait, in which operations, and for what, of which so much is there. By
+    /// block it has the `numbers` of those in the plan that it stands for.
+    pub(super) fn told(&self, me: usize, numbers: &[Range<usize>]) -> String {
         let mut told = String::new();
         for (block, code, step) in self.waiting() {
-            let place = code.sites[step.site].place(me, block);
+            let place = code.sites[step.site].place(me, numbers[block].start);
             let separator = if told.is_empty() { "" } else { ", " };
-            let awaited = self.told_of(code, step);
-            write!(told, "{separator}{place} waits for {awaited}").expect("a string takes all");
+            let alike = match numbers[block].len() - 1 {
+                0 => String::new(),
+                others => format!(", like the {others} blocks behind it,"),
+            };
+            let awaited = self.told_of(block, code, step);
+            write!(told, "{separator}{place}{alike} waits for {awaited}").expect("a string takes all");
         }
         told
     }
 
-    fn told_of(&self, code: &BlockCode, step: &Step) -> String {
+    fn told_of(&self, block: usize, code: &BlockCode, step: &Step) -> String {
         match step.action {
             Action::Wait { counter, .. } => {
-                let counted = self.code.counters[counter];
-                format!("a signal of rank {} on {} channel {}", counted.peer, counted.kind, counted.ordinal)
+                let Counter { kind, peer, ordinal } = self.code.counters[counter];
+                let had = self.signals.taken(counter);
+                let needs = had.wrapping_add(1);
+                format!(
+                    "signal {needs} of rank {peer} on {kind} channel {ordinal}, of which it has had {had}"
+                )
             }
-            Action::Acquire { semaphore } => format!("semaphore {semaphore}"),
-            Action::Barrier { barrier } => format!("barrier {barrier}"),
+            Action::Acquire { semaphore } => {
+                format!("semaphore {semaphore}, which has {} and needs 1", self.semaphores[semaphore])
+            }
+            Action::Barrier { barrier } => {
+                let parties = self.code.barriers[barrier];
+                let there = self.arrivals[barrier] % parties as u64;
+                format!("barrier {barrier}, to which {there} of {parties} blocks have come")
+            }
             Action::Move(transfer) | Action::Await(transfer) => {
-                let source = code.sources(&transfer).first().map_or(0, |source| source.offset);
-                format!("packets at byte {source} of its scratch")
+                let task = &self.tasks[block];
+                let (first, bytes) = transfer.extent(task.cursor.iteration());
+                let packets = code.sources(&transfer).iter().find(|source| source.form == Form::Packets);
+                let at = packets.map_or(0, |source| source.at(first + task.done));
+                format!("packets at byte {at} of its scratch, having had {} bytes of {bytes}", task.done)
             }
             _ => "its peer to take signals".to_owned(),
         }
@@ -278,10 +256,6 @@ impl<'a> Launch<'a> {
         let blocks = self.tasks.iter().zip(&self.code.blocks).enumerate();
         blocks.filter_map(|(block, (task, code))| Some((block, code, task.cursor.step(code)?)))
     }
-}
-
-fn is_transfer(step: &Step) -> bool {
-    matches!(step.action, Action::Move(_))
 }
 
 fn take(count: &mut u64) -> bool {

@@ -8,12 +8,13 @@
 //! |---|---|
 //! | [`compiled`] | a plan as it was lowered for a size, with what launches need to know of it |
 //! | [`inputs`] | which inputs of a plan in place are read where the caller has them |
-//! | [`joined`] | which transfers of neighbouring blocks can be done as one |
+//! | [`instances`] | neighbouring blocks that are run as one |
 //! | [`runner`] | what a plan keeps from launch to launch; one launch |
 //! | [`memory`] | scratch and stages in each rank's arena, and where the buffers of a launch lie |
 //! | [`signals`] | the counters of channels, direct and over the proxy |
 //! | [`launch`] | thread blocks: which step is next, and whether it can be taken |
 //! | [`transfer`] | the bytes of a step: copies, reductions, packets |
+//! | [`stalled`] | what is told of a launch that does not end |
 //!
 //! # Order
 //! A member begins its launch once it has posted the call, with what needs no post of another one:
@@ -31,11 +32,12 @@
 
 mod compiled;
 mod inputs;
-mod joined;
+mod instances;
 mod launch;
 mod memory;
 mod runner;
 mod signals;
+mod stalled;
 mod transfer;
 
 pub(crate) use compiled::CompiledPlan;

@@ -2,23 +2,28 @@
 
 use std::sync::Arc;
 
+use shmccl_plan::Plan as ExecutionPlan;
+
 use super::compiled::CompiledPlan;
 use super::launch::{Launch, Round, Task};
 use super::memory::{Area, PlanMemory};
 use super::signals::{Signals, control_len, has_ports};
+use super::stalled::stalled;
 use super::transfer::Mover;
 use crate::collective::call::{Call, CallSignature, Operation};
 use crate::collective::rendezvous::any_member::Awaited;
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::Pipework;
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::heap::ArenaBuffer;
 use crate::sync::spin_until;
 
 /// Runs the launches of one plan on one rank.
 #[derive(Debug)]
 pub(crate) struct PlanRunner {
-    name: String,
+    plan: Arc<ExecutionPlan>,
     /// How many launches have begun.
     launches: u64,
     /// The message of the last one.
@@ -31,7 +36,7 @@ pub(crate) struct PlanRunner {
 }
 
 impl PlanRunner {
-    /// Makes the runner of the plan called `name`, `compiled` for any size, within
+    /// Makes the runner of `plan`, `compiled` for any size, within
     /// [`Operation::RegisterAlgorithm`]. All members call it.
     ///
     /// # Errors
@@ -40,7 +45,7 @@ impl PlanRunner {
     pub(crate) fn new(
         members: &mut Members,
         pipework: &Pipework,
-        name: String,
+        plan: Arc<ExecutionPlan>,
         compiled: &CompiledPlan,
     ) -> Result<Self> {
         let (operation, mut control) = (Operation::RegisterAlgorithm, Area::default());
@@ -53,7 +58,7 @@ impl PlanRunner {
         let signals = Signals::open(members, lowered, &control, ports)?;
         let semaphores = &lowered.ranks[members.me()].semaphores;
         Ok(Self {
-            name,
+            plan,
             launches: 0,
             message: 0,
             signals,
@@ -116,7 +121,7 @@ impl PlanRunner {
         compiled: &CompiledPlan,
         mut has_met: bool,
     ) -> Result<()> {
-        let Self { name, launches, signals, semaphores, tasks, memory, .. } = self;
+        let Self { plan, launches, signals, semaphores, tasks, memory, .. } = self;
         let code = &compiled.lowered.ranks[members.me()];
         let mut launch = Launch::new(code, signals, semaphores, tasks);
         loop {
@@ -127,14 +132,13 @@ impl PlanRunner {
                 reducer: call.reducer.as_ref(),
                 size: call.data_type.size() as u64,
                 launch: *launches,
+                operation: call.operation,
                 has_met,
             };
-            let round = launch.round(mover)?;
-            members.board.wake();
-            match round {
+            match launch.round(&mover)? {
                 Round::GoesOn => {}
                 Round::Ended if has_met => return Ok(()),
-                Round::Waits if has_met => wait(mover, call.operation, &mut launch, name)?,
+                Round::Waits if has_met => wait(&mover, call.operation, &mut launch, plan)?,
                 Round::Ended | Round::Waits => {
                     members.board.await_all(call.operation)?;
                     memory.place_all(members, call, compiled)?;
@@ -148,7 +152,12 @@ impl PlanRunner {
 
 /// Waits until some block goes on: for a while right here, as signals to several blocks come one
 /// after the other.
-fn wait(mover: Mover<'_>, operation: Operation, launch: &mut Launch<'_>, name: &str) -> Result<()> {
+fn wait(
+    mover: &Mover<'_>,
+    operation: Operation,
+    launch: &mut Launch<'_>,
+    plan: &ExecutionPlan,
+) -> Result<()> {
     let mut round = Ok(Round::Waits);
     let policy = mover.members.board.context().policy();
     if spin_until(policy, || {
@@ -163,15 +172,5 @@ fn wait(mover: Mover<'_>, operation: Operation, launch: &mut Launch<'_>, name: &
         Ok(Round::Waits) => None,
         round => Some(round),
     });
-    waited.map_err(|error| stalled(error, name, mover.members.me(), launch))?.map(drop)
-}
-
-/// Says of a timeout which blocks of the plan wait.
-fn stalled(error: Error, name: &str, me: usize, launch: &Launch<'_>) -> Error {
-    match error {
-        Error::Timeout { .. } => {
-            Error::PlanStalled { plan: name.to_owned(), blocks: launch.told(me), source: Arc::new(error) }
-        }
-        error => error,
-    }
+    waited.map_err(|error| stalled(error, plan, mover, launch))?.map(drop)
 }

@@ -96,9 +96,9 @@ pub(super) struct Signals {
     senders: Vec<Vec<Option<Counted>>>,
     /// By peer: counters with signals that it cannot see yet.
     unpublished: Vec<Vec<usize>>,
-    /// By counter of this rank: what comes directly.
+    /// By counter of this rank: what comes directly, and how much was taken of whatever came.
     receivers: Vec<Counted>,
-    /// By counter of this rank: signals over ports that were read and not taken.
+    /// By counter of this rank: signals over ports that were read.
     arrived: Vec<u64>,
     /// By member.
     lines: Vec<Option<Line>>,
@@ -213,9 +213,15 @@ impl Signals {
         if let Some(line) = &mut self.lines[peer] {
             line.read_signals(members, &mut self.arrived)?;
         }
-        let is_there = self.arrived[counter] > 0;
-        self.arrived[counter] -= u64::from(is_there);
+        let taken = &mut self.receivers[counter].count;
+        let is_there = self.arrived[counter] > *taken;
+        *taken += u64::from(is_there);
         Ok(is_there)
+    }
+
+    /// Returns how many signals were taken of a counter.
+    pub(super) fn taken(&self, counter: usize) -> u64 {
+        self.receivers[counter].count
     }
 
     /// Pushes a copy from the own heap to that of `peer`.

@@ -10,6 +10,7 @@ use shmccl_plan::plan::Buffer;
 
 use super::compiled::CompiledPlan;
 use super::memory::PlanMemory;
+use crate::collective::call::Operation;
 use crate::collective::rendezvous::members::Members;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
@@ -23,14 +24,13 @@ pub(super) const PACKET_PIECE: usize = 4 << 10;
 /// How many of these a rank unpacks at once, and one for their combination.
 pub(super) const SLOTS: usize = MAX_PLACES + 1;
 
-/// The payload of other pieces, between which a rank looks whether the epoch has ended.
+/// The payload of other pieces. A rank looks whether the epoch has ended before each.
 const PIECE: usize = 4 << 20;
 
 /// Bytes of words that are read one by one.
 const WORD: u64 = 4;
 
 /// What transfers of a launch need besides their operands.
-#[derive(Clone, Copy)]
 pub(super) struct Mover<'a> {
     pub(super) members: &'a Members,
     pub(super) compiled: &'a CompiledPlan,
@@ -39,6 +39,7 @@ pub(super) struct Mover<'a> {
     /// The bytes of an element.
     pub(super) size: u64,
     pub(super) launch: u64,
+    pub(super) operation: Operation,
     /// Whether all members have posted the call: only then it is known where their buffers lie.
     pub(super) has_met: bool,
 }
@@ -51,9 +52,10 @@ impl<'a> Mover<'a> {
     /// have come. Returns whether it is complete.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for buffers that are not allocated; those of [`Reducer::combine`].
+    /// [`Error::OutOfRange`] for buffers that are not allocated; those of [`Reducer::combine`] and
+    /// of [`CallBoard::check_epoch`](crate::collective::rendezvous::board::CallBoard::check_epoch).
     pub(super) fn go_on(
-        self,
+        &self,
         code: &BlockCode,
         transfer: &Transfer,
         (first, bytes): (usize, usize),
@@ -63,6 +65,7 @@ impl<'a> Mover<'a> {
         let has_packets = sources.iter().chain(targets).any(|operand| operand.form == Form::Packets);
         let most = if has_packets { PACKET_PIECE } else { PIECE };
         while *done < bytes {
+            self.members.board.check_epoch(self.operation)?;
             let piece = most.min(bytes - *done);
             if !self.piece(sources, targets, first + *done, piece)? {
                 return Ok(false);
@@ -73,21 +76,21 @@ impl<'a> Mover<'a> {
     }
 
     /// Returns whether it is known where all operands of a transfer lie.
-    pub(super) fn reaches(self, code: &BlockCode, transfer: &Transfer) -> bool {
+    pub(super) fn reaches(&self, code: &BlockCode, transfer: &Transfer) -> bool {
         let is_known =
             |operand: &Operand| operand.rank == self.members.me() || operand.buffer == Buffer::Scratch;
         self.has_met || code.sources(transfer).iter().chain(code.targets(transfer)).all(is_known)
     }
 
     /// Returns where byte `first` of the payload of an operand is.
-    pub(super) fn place(self, operand: &Operand, first: usize) -> u64 {
+    pub(super) fn place(&self, operand: &Operand, first: usize) -> u64 {
         let first = self.compiled.lowered.place(operand, first, self.launch);
         self.memory.place(operand.rank, operand.buffer, first)
     }
 
     /// Does a piece if all its packets are there. There are at most [`MAX_PLACES`] operands on a
     /// side: a plan of more was not registered (`collective/plan/runnable.rs`).
-    fn piece(self, sources: &[Operand], targets: &[Operand], first: usize, len: usize) -> Result<bool> {
+    fn piece(&self, sources: &[Operand], targets: &[Operand], first: usize, len: usize) -> Result<bool> {
         let mut plain = ArrayVec::<Found<'a>, MAX_PLACES>::new();
         for target in targets.iter().filter(|target| target.form == Form::Plain) {
             plain.push(self.reach(target, first, len as u64)?);
@@ -112,7 +115,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Combines sources into all plain targets. Returns a place that has the result.
-    fn combine(self, sources: &[Found<'a>], targets: &[Found<'a>], len: u64) -> Result<Found<'a>> {
+    fn combine(&self, sources: &[Found<'a>], targets: &[Found<'a>], len: u64) -> Result<Found<'a>> {
         let [source] = sources else { return self.reduce(sources, targets, len) };
         for target in
             targets.iter().filter(|target| target.1 != source.1 || !std::ptr::eq(target.0, source.0))
@@ -122,7 +125,7 @@ impl<'a> Mover<'a> {
         Ok(*source)
     }
 
-    fn reduce(self, places: &[Found<'a>], targets: &[Found<'a>], len: u64) -> Result<Found<'a>> {
+    fn reduce(&self, places: &[Found<'a>], targets: &[Found<'a>], len: u64) -> Result<Found<'a>> {
         let sources: ArrayVec<_, MAX_PLACES> = places
             .iter()
             .map(|&(span, at)| Source { place: SourcePlace::Shared(span, at), fresh: false })
@@ -138,7 +141,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Unpacks a piece to some place, if all its packets are there.
-    fn unpack(self, source: &Operand, first: usize, len: usize, (target, to): Found<'a>) -> Result<bool> {
+    fn unpack(&self, source: &Operand, first: usize, len: usize, (target, to): Found<'a>) -> Result<bool> {
         let (span, at) = self.reach(source, first, 2 * len as u64)?;
         // The last packet comes last as a rule: as long as it is missing, that is all to look at.
         let last = (len as u64 - 1) / WORD * WORD;
@@ -152,19 +155,19 @@ impl<'a> Mover<'a> {
     }
 
     /// Returns a slot of the bounce memory.
-    fn slot(self, slot: usize, len: u64) -> Result<Found<'a>> {
+    fn slot(&self, slot: usize, len: u64) -> Result<Found<'a>> {
         let members = self.members;
         let at = self.memory.bounce(members.me()) + (slot * PACKET_PIECE) as u64;
         Ok((members.heap_of(members.me(), Region::new(HeapOffset::new(at), len))?, at))
     }
 
-    fn reach(self, operand: &Operand, first: usize, len: u64) -> Result<Found<'a>> {
+    fn reach(&self, operand: &Operand, first: usize, len: u64) -> Result<Found<'a>> {
         let at = self.place(operand, first);
         Ok((self.members.heap_of(operand.rank, Region::new(HeapOffset::new(at), len))?, at))
     }
 
     /// Returns the flag of the launch: its number, from 1 on, without 0 when that wraps.
-    fn flag(self) -> PacketFlag {
+    fn flag(&self) -> PacketFlag {
         let number = (self.launch - 1) % u64::from(u32::MAX) + 1;
         u32::try_from(number).ok().and_then(PacketFlag::new).unwrap_or(PacketFlag::FIRST)
     }
