@@ -20,10 +20,6 @@ use shmccl_plan::Lowered;
 use shmccl_plan::lower::{Action, BlockCode, Form, Operand, Transfer};
 use shmccl_plan::plan::Buffer;
 
-/// The longest transfer that those of instances make up. What is set up once for more gains
-/// nothing, and what it writes leaves the cache before it is read.
-const LONGEST: usize = 256 << 10;
-
 /// The payload of a packet.
 const WORD: usize = 4;
 
@@ -107,17 +103,15 @@ fn alike(rank: usize, blocks: &[BlockCode]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for block in 0..blocks.len() {
         match groups.last_mut() {
-            Some(group) if goes_on(&blocks[block - 1], &blocks[block], group.blocks.len() + 1) => {
-                group.blocks.end += 1;
-            }
+            Some(group) if goes_on(&blocks[block - 1], &blocks[block]) => group.blocks.end += 1,
             _ => groups.push(Group { rank, blocks: block..block + 1 }),
         }
     }
     groups
 }
 
-/// Returns whether each step of `next` goes on where that of `block` ends, as instance `number`.
-fn goes_on(block: &BlockCode, next: &BlockCode, number: usize) -> bool {
+/// Returns whether each step of `next` goes on where that of `block` ends.
+fn goes_on(block: &BlockCode, next: &BlockCode) -> bool {
     let is_behind = |first: &Transfer, second: &Transfer| {
         let continues = |(a, b): (&Operand, &Operand)| {
             let is_whole = a.form == Form::Plain || first.bytes.is_multiple_of(WORD);
@@ -126,7 +120,6 @@ fn goes_on(block: &BlockCode, next: &BlockCode, number: usize) -> bool {
         let all = |a: &[Operand], b: &[Operand]| a.iter().zip(b).all(continues);
         (first.operator, first.sources, first.targets, first.unit)
             == (second.operator, second.sources, second.targets, 0)
-            && second.bytes.max(first.bytes).saturating_mul(number) <= LONGEST
             && all(block.sources(first), next.sources(second))
             && all(block.targets(first), next.targets(second))
     };
@@ -290,14 +283,6 @@ mod tests {
         for (name, ranks) in [("ar_2", 2), ("ar_4", 4), ("ar_8", 8)] {
             assert_eq!(lowered(&load(name), 1).2, vec![vec![0]; ranks], "{name}");
         }
-    }
-
-    #[test]
-    fn no_more_are_merged_than_one_transfer_is_to_be_long() {
-        let plan = load("ar_2");
-        let times = 6 * LONGEST as u64 / smallest(&plan).unwrap();
-        assert_eq!(lowered(&plan, times).2, vec![vec![0, 2, 4, 6]; 2]);
-        assert_eq!(lowered(&plan, 8 * times).2, vec![(0..8).collect::<Vec<_>>(); 2]);
     }
 
     #[test]
