@@ -23,7 +23,7 @@ pub(crate) fn without_a_signal(comm: &mut Communicator) -> Result<()> {
         assert!(blocks.starts_with("rank 0 block 3 operation "), "{error}");
         let awaited = "(wait) waits for signal 2 of rank 1 on memory channel 3, of which it has had 1";
         assert!(blocks.ends_with(awaited), "{error}");
-        assert!(cause.starts_with("no launch of the plan ends: rank 0 block 3 operation "), "{error}");
+        assert!(cause.starts_with("no launch of the plan ends: "), "{error}");
         assert!(cause.contains("a launch adds 1 to ") && cause.contains("and takes 2"), "{error}");
         assert!(matches!(**source, Error::Timeout { .. }), "{error}");
         assert!(matches!(error.origin(), Error::Timeout { .. }));
