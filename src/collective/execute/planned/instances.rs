@@ -269,10 +269,10 @@ mod tests {
         let mut n_merged = 0;
         for entry in folder.read_dir().unwrap() {
             let plan = read_file(&entry.unwrap().path()).unwrap().plan;
-            for (times, seed) in [(1, 1), (3, 2)] {
-                let (apart, merged, _) = lowered(&plan, times);
-                assert_eq!(run(&plan, &apart, seed), run(&plan, &merged, seed), "{}", plan.name);
-                n_merged += usize::from(apart != merged);
+            let (apart, merged, _) = lowered(&plan, 3);
+            if apart != merged {
+                assert_eq!(run(&plan, &apart, 1), run(&plan, &merged, 2), "{}", plan.name);
+                n_merged += 1;
             }
         }
         assert!(n_merged > 20, "{n_merged}");
