@@ -1132,6 +1132,22 @@ shmcclResult_t shmcclCommDeregisterPlan(shmcclComm_t comm, const char *name);
 shmcclResult_t shmcclCommPlannedCalls(shmcclComm_t comm, const char *name, uint64_t *calls);
 
 /**
+ * Does what the first plan called `plan` does that is registered, if that is a sendrecv: each rank
+ * sends `count` elements, and gets those of the rank that the plan has for it. Plans of other
+ * collectives do the calls of these. In place: `sendbuff == recvbuff`.
+ *
+ * Duties of the caller:
+ * The buffers are the call's until it is done, and as long as described.
+ */
+shmcclResult_t shmcclRunPlan(const char *plan,
+                             const void *sendbuff,
+                             void *recvbuff,
+                             size_t count,
+                             shmcclDataType_t datatype,
+                             shmcclComm_t comm,
+                             shmcclStream_t stream);
+
+/**
  * Returns the table of functions of this version, which lives as long as the program. For another
  * version it returns NULL, and `shmcclGetLastError` names both.
  */
@@ -1224,6 +1240,7 @@ struct shmcclTable {
     shmcclResult_t (*CommRegisterPlan)(shmcclComm_t comm, const char *path);
     shmcclResult_t (*CommDeregisterPlan)(shmcclComm_t comm, const char *name);
     shmcclResult_t (*CommPlannedCalls)(shmcclComm_t comm, const char *name, uint64_t *calls);
+    shmcclResult_t (*RunPlan)(const char *plan, const void *sendbuff, void *recvbuff, size_t count, shmcclDataType_t datatype, shmcclComm_t comm, shmcclStream_t stream);
 };
 
 #ifdef __cplusplus
