@@ -56,7 +56,14 @@ impl Client {
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Os`](crate::Error::Os).
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
-        Ok(Self { stream, timeout, is_behind_groups: false, comm: None, number: 0, incoming: Frames::default() })
+        Ok(Self {
+            stream,
+            timeout,
+            is_behind_groups: false,
+            comm: None,
+            number: 0,
+            incoming: Frames::default(),
+        })
     }
 
     /// Has each copy of this client begin when nothing is in progress in the communicator of its
