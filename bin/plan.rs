@@ -63,18 +63,23 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
     let plan = read(&args.file)?;
     let report = check(&plan, args.size).map_err(|problems| refused(&args.file, &problems))?;
     let gpu = if args.gpu { check::gpu::differences(&plan) } else { Vec::new() };
+    let duties = if args.gpu { check::gpu::duties(&plan) } else { None };
     let redundant = if args.redundant { check::redundant(&plan) } else { Vec::new() };
     let redundant: Vec<_> = redundant.iter().map(ToString::to_string).collect();
     if let Some(path) = &args.json {
         let mut json = report.to_json();
         json["file"] = args.file.display().to_string().into();
         json["gpu"] = gpu.clone().into();
+        json["gpu_duties"] = duties.clone().into();
         json["redundant"] = redundant.clone().into();
         file::write_json(path, &json)?;
     }
     let mut text = told(&args.file, &report);
     gpu.iter().for_each(|difference| {
         let _ = writeln!(text, "  on a GPU: {difference}");
+    });
+    duties.iter().for_each(|duty| {
+        let _ = writeln!(text, "  note: on a GPU {duty}");
     });
     redundant.iter().for_each(|needless| {
         let _ = writeln!(text, "  note: the plan is right without {needless}");

@@ -7,5 +7,6 @@ mod false_clean;
 mod imported;
 mod interpreted;
 mod mutants;
+mod on_a_gpu;
 mod shown;
 mod written;
