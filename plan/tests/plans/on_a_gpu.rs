@@ -49,7 +49,7 @@ fn what_runs_otherwise_on_a_gpu_is_named_with_its_operation() {
             changed("generated/ag_2", Code::Put, add_output),
             "(put): a fused put takes the buffer of all sources",
         ),
-        (load("generated/mn_rs_pkt_2x2"), "(ppkt): packets over a port come from the first plan"),
+        (load("generated/def_ar_8of4_t1"), "(ppkt): packets over a port come from the first plan"),
         (load("units/unit_switch_reduce"), "(glre): glre is refused"),
         (
             changed("generated/ar_nvls_2", Code::GroupLoadReduceStore, shift),
