@@ -36,6 +36,8 @@ pub struct Client {
     timeout: Duration,
     /// Whether its copies wait until no group is in progress.
     is_behind_groups: bool,
+    /// The communicator that devices of its copies belong to. `None`: whichever.
+    comm: Option<CommId>,
     /// The number of the newest request.
     number: u64,
     /// The bytes that have come of answers. An answer that comes after its deadline is ignored.
@@ -54,7 +56,14 @@ impl Client {
     /// [`Error::Timeout`](crate::Error::Timeout), [`Error::Os`](crate::Error::Os).
     pub fn connect(directory: &RuntimeDirectory, timeout: Duration) -> Result<Self> {
         let (stream, _) = connect(directory, PeerRole::Client, timeout)?;
-        Ok(Self { stream, timeout, is_behind_groups: false, number: 0, incoming: Frames::default() })
+        Ok(Self {
+            stream,
+            timeout,
+            is_behind_groups: false,
+            comm: None,
+            number: 0,
+            incoming: Frames::default(),
+        })
     }
 
     /// Has each copy of this client begin when nothing is in progress in the communicator of its
@@ -63,6 +72,12 @@ impl Client {
     pub fn behind_groups(mut self) -> Self {
         self.is_behind_groups = true;
         self
+    }
+
+    /// Has copies of this client from now on refused unless their device belongs to `comm`: so
+    /// copies in pieces end where it is given to another one. With `None` it may belong to any.
+    pub fn keep_to(&mut self, comm: Option<CommId>) {
+        self.comm = comm;
     }
 
     /// Returns whether the coordinator has not hung up. It may do so at any time.

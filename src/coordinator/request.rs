@@ -142,6 +142,8 @@ pub struct StartedGroup {
     /// The devices that its calls are for, in the order of their ranks. They are the same for as
     /// long as it is open.
     pub devices: Vec<DeviceId>,
+    /// The number of the newest group of the communicator. It will have a higher one when it ends.
+    pub after: u64,
 }
 
 /// How far a call is, as the coordinator answers it.

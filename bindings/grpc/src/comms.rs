@@ -1,5 +1,6 @@
 //! What the front knows of communicators beyond what the coordinator does: who has made each, its
-//! ranks as they were told, the calls of its open group, and which devices were taken out of it.
+//! ranks as they were told, the calls of its open group, which devices were taken out of it, its
+//! streams, and the group of which nobody was told how it has ended.
 //!
 //! None of it outlives the front. The next one serves the same communicators: ranks are then those
 //! of the coordinator, a group that is open there can be ended, all devices are in it again, and
@@ -11,6 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use shmccl::coordinator::{CommId, DeviceCall, DeviceId, DeviceReduceOp, StartedGroup};
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::reduce::DataType;
+
+use crate::streams::Streams;
 
 /// The number of a connection of the front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +48,9 @@ pub(crate) struct CommRecord {
     pub(crate) open: Option<OpenGroup>,
     /// The devices that have no part in operations any more.
     pub(crate) marked: BTreeSet<DeviceId>,
+    pub(crate) streams: Streams,
+    /// The newest group before the one that was under way when the coordinator ended.
+    pub(crate) untold_after: Option<u64>,
     /// Rises with each use of any communicator.
     used: u64,
 }
@@ -109,6 +115,16 @@ impl Comms {
         let record = state.records.entry(comm).or_default();
         record.used = used;
         action(record)
+    }
+
+    /// Has `action` look at the record of a communicator, if there is one.
+    pub(crate) fn with_known<T>(&self, comm: CommId, action: impl FnOnce(&mut CommRecord) -> T) -> Option<T> {
+        self.state().records.get_mut(&comm).map(action)
+    }
+
+    /// Returns the communicators of which there is a record.
+    pub(crate) fn all(&self) -> Vec<CommId> {
+        self.state().records.keys().copied().collect()
     }
 
     /// Forgets a communicator that has ended.

@@ -171,8 +171,9 @@ impl Connections {
 
     /// Returns a client that the coordinator has not hung up on. Its copies come behind groups.
     fn take(&self) -> Result<Client, Refusal> {
-        while let Some(client) = { self.idle().waiting.pop() } {
+        while let Some(mut client) = { self.idle().waiting.pop() } {
             if client.is_connected() {
+                client.keep_to(None);
                 return Ok(client);
             }
         }

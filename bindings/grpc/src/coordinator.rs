@@ -86,20 +86,25 @@ impl CoordinatorService {
             let (open, marked) = front.comms.with(comm, |record| {
                 (record.open.as_ref().and_then(|open| open.started.clone()), record.marked.clone())
             });
-            let (group, devices) = match open {
-                Some(started) => (Some(started.group), started.devices),
-                None => (None, groups::usable(coordinator, comm, dialect.restart).await?.devices),
+            let (group, devices, after) = match open {
+                Some(started) => (Some(started.group), started.devices, None),
+                None => {
+                    let status = groups::usable(coordinator, comm, dialect.restart).await?;
+                    (None, status.devices, Some(status.last.map_or(0, |last| last.group)))
+                }
             };
             let addresses = addresses_of(&front, (comm, &devices), &addresses, dialect)?;
             let call = AllReduce { count, op, addresses };
             let is_at_once = dialect.group == GroupUse::Eager || !marked.is_empty();
-            let is_executed = if marked.is_empty() {
-                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await?
+            let outcome = if marked.is_empty() {
+                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await
             } else if group.is_none() {
-                removal::call(coordinator, (comm, &devices), marked, &call).await?
+                removal::call(coordinator, (comm, &devices), marked, &call).await
             } else {
                 return Err(removal::in_a_group());
             };
+            // In a group nothing was executed: it has gone with its coordinator.
+            let is_executed = if group.is_none() { told(&front, comm, after, outcome)? } else { outcome? };
             if is_at_once && !is_executed {
                 return Err(in_the_group_of_another(comm));
             }
@@ -166,6 +171,23 @@ fn addresses_of(
     given.iter().map(|(rank, address)| Ok((device(*rank)?, address.value))).collect()
 }
 
+/// Returns the outcome of a group behind group `after`, if it is known. It is untold where the
+/// coordinator has ended meanwhile: statuses of the next one tell it.
+fn told<T>(
+    front: &Front,
+    comm: CommId,
+    after: Option<u64>,
+    outcome: Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    outcome.map_err(|refusal| {
+        if refusal.0.code() != tonic::Code::Unavailable {
+            return refusal;
+        }
+        front.comms.with(comm, |record| record.untold_after = after);
+        Refusal::untold()
+    })
+}
+
 /// Makes a communicator. Where the pool has too few free devices and it is shared, communicators
 /// are ended that are idle.
 fn init(
@@ -178,7 +200,7 @@ fn init(
     let made = loop {
         let refused = match client.init(devices, dialect.restart) {
             Err(CoordinatorError::Refused(refused)) => refused,
-            made => break made?,
+            made => break made.map_err(Refusal::unanswered)?,
         };
         let wanting = match &refused {
             RequestError::NotEnoughDevices { asked, free, .. } if dialect.pool == PoolUse::Shared => {
@@ -246,13 +268,15 @@ fn in_the_group_of_another(comm: CommId) -> Refusal {
     Status::failed_precondition(text).into()
 }
 
-/// Returns how the newest group has ended, as the handout names it.
-fn status_of(status: &CommStatus) -> gpu_sim::Status {
-    let has_failed = status.last.as_ref().map(|last| last.failure.is_some());
-    match (status.state, has_failed) {
+/// Returns how the newest group has ended, as the handout names it: one behind group
+/// `untold_after`, if that is given. Where there is none, it has gone with its coordinator.
+fn status_of(status: &CommStatus, untold_after: Option<u64>) -> gpu_sim::Status {
+    let last = status.last.as_ref().filter(|last| untold_after.is_none_or(|after| last.group > after));
+    match (status.state, last) {
         (CommState::Failed, _) => gpu_sim::Status::Failed,
-        (CommState::Ready, Some(true)) => gpu_sim::Status::Failed,
-        (CommState::Ready, Some(false)) => gpu_sim::Status::Success,
+        (CommState::Ready, Some(last)) if last.failure.is_none() => gpu_sim::Status::Success,
+        (CommState::Ready, Some(_)) => gpu_sim::Status::Failed,
+        (CommState::Ready, None) if untold_after.is_some() => gpu_sim::Status::Failed,
         _ => gpu_sim::Status::InProgress,
     }
 }
@@ -296,7 +320,9 @@ impl GpuCoordinator for CoordinatorService {
         request: Request<gpu_sim::GetCommStatusRequest>,
     ) -> Result<Response<gpu_sim::GetCommStatusResponse>, Status> {
         let comm = request.into_inner().comm_id;
-        let status = self.dialect.status(status_of(&self.living(comm).await?));
+        let living = self.living(comm).await?;
+        let untold_after = self.front.comms.with_known(CommId::new(comm), |record| record.untold_after);
+        let status = self.dialect.status(status_of(&living, untold_after.flatten()));
         Ok(Response::new(gpu_sim::GetCommStatusResponse { status }))
     }
 
@@ -341,7 +367,11 @@ impl GpuCoordinator for CoordinatorService {
                     living(coordinator, comm).await?;
                     Err(RequestError::GroupOpen { comm, open: false }.into())
                 }
-                (open, _) => groups::end(coordinator, comm, open, dialect.restart).await,
+                (open, _) => {
+                    let after = open.as_ref().and_then(|open| Some(open.started.as_ref()?.after));
+                    let outcome = groups::end(coordinator, comm, open, dialect.restart).await;
+                    told(&front, comm, after, outcome)
+                }
             }
         })
         .await?;
@@ -439,22 +469,39 @@ impl GpuCoordinator for CoordinatorService {
 
 #[cfg(test)]
 mod tests {
-    use shmccl::coordinator::AddressRange;
+    use shmccl::coordinator::{AddressRange, GroupOutcome};
 
     use super::*;
 
     #[test]
-    fn a_communicator_that_has_lost_a_device_while_it_was_made_is_refused() {
-        let devices = [7, 9].map(DeviceId::new);
-        let made = CommStatus {
-            comm: CommId::new(1),
-            state: CommState::Ready,
-            epoch: 1,
-            devices: devices.to_vec(),
-            lost: Vec::new(),
-            last: None,
-            why: None,
+    fn a_group_that_has_gone_with_its_coordinator_has_failed_and_the_one_before_says_nothing_of_it() {
+        let after = |last: Option<(u64, Option<&str>)>, untold_after| {
+            let outcome = |(group, failure): (u64, Option<&str>)| GroupOutcome {
+                group,
+                failure: failure.map(str::to_owned),
+                ..GroupOutcome::default()
+            };
+            status_of(&CommStatus { last: last.map(outcome), ..ready() }, untold_after)
         };
+        assert_eq!(after(None, None), gpu_sim::Status::InProgress);
+        assert_eq!(after(Some((7, None)), None), gpu_sim::Status::Success);
+        assert_eq!(after(None, Some(0)), gpu_sim::Status::Failed);
+        assert_eq!(after(Some((7, None)), Some(7)), gpu_sim::Status::Failed);
+        assert_eq!(after(Some((8, None)), Some(7)), gpu_sim::Status::Success);
+        assert_eq!(after(Some((8, Some("a device was lost"))), Some(7)), gpu_sim::Status::Failed);
+        let running = CommStatus { state: CommState::InProgress, ..ready() };
+        assert_eq!(status_of(&running, Some(0)), gpu_sim::Status::InProgress);
+    }
+
+    fn ready() -> CommStatus {
+        let devices = [7, 9].map(DeviceId::new).to_vec();
+        let (comm, state, epoch) = (CommId::new(1), CommState::Ready, 1);
+        CommStatus { comm, state, epoch, devices, lost: Vec::new(), last: None, why: None }
+    }
+
+    #[test]
+    fn a_communicator_that_has_lost_a_device_while_it_was_made_is_refused() {
+        let (made, devices) = (ready(), [7, 9].map(DeviceId::new));
         let range = AddressRange { min: 0x1000, max: 0x2000 };
         let all = [9, 8, 7].map(|number| DeviceStatus { device: DeviceId::new(number), range, comm: None });
         let members = members_of(&made, &all).unwrap();

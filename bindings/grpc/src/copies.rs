@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use shmccl::coordinator::{AddressRange, Bytes as Place, Client, DeviceId, RequestError};
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use shmccl::coordinator::{AddressRange, Bytes as Place, Client, CommId, DeviceId, RequestError};
+use tokio::sync::mpsc::{self, Receiver};
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
 use crate::connections::Pace;
-use crate::front::Front;
+use crate::front::{Front, owner};
 use crate::refusal::Refusal;
 
 /// The longest chunk.
@@ -38,33 +38,65 @@ impl Read for Chunks {
     }
 }
 
-/// Copies the chunks that come through the returned channel to a device, one behind the other, once
-/// groups before are over. Returns as well what becomes of it: how many bytes were copied.
-pub(crate) fn put(
-    front: &Arc<Front>,
+/// A place in a device's memory, from which on a copy goes on.
+///
+/// All of a copy is within one communicator: where the device is given to another one meanwhile,
+/// the copy ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
     device: DeviceId,
     address: u64,
-) -> (Sender<Bytes>, impl Future<Output = Result<u64, Status>> + use<>) {
-    let (chunks, coming) = mpsc::channel(WAITING);
-    let connections = front.connections.clone();
-    let copied = async move {
-        let copy = move |client: &mut Client| put_all(client, (device, address), coming);
-        connections.ask(Pace::Slow, copy).await
-    };
-    (chunks, copied)
+    /// `None` until the first bytes are copied.
+    comm: Option<CommId>,
 }
 
-/// Copies a stream of chunks to a device. Returns how many bytes were copied.
+impl Cursor {
+    /// Begins in whichever communicator the device belongs to.
+    pub(crate) fn new(device: DeviceId, address: u64) -> Self {
+        Self { device, address, comm: None }
+    }
+
+    /// Has it be in `comm`.
+    pub(crate) fn within(self, comm: CommId) -> Self {
+        Self { comm: Some(comm), ..self }
+    }
+
+    /// Has `client` copy within the communicator of this copy only.
+    fn keep(&mut self, client: &mut Client) -> Result<(), Refusal> {
+        if self.comm.is_none() {
+            self.comm = Some(owner(client, self.device)?);
+        }
+        client.keep_to(self.comm);
+        Ok(())
+    }
+
+    /// Copies chunks to the device. Returns where the next ones come.
+    fn put(mut self, client: &mut Client, chunks: Vec<Bytes>) -> Result<Self, Refusal> {
+        self.keep(client)?;
+        let len = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        match &chunks[..] {
+            [one] => client.copy_host_to_device(self.device, self.address, one)?,
+            _ => client.write_device(self.device, self.address, len, Chunks(chunks))?,
+        }
+        // Past the end of all addresses nothing is copied.
+        self.address = self.address.saturating_add(len);
+        Ok(self)
+    }
+}
+
+/// Copies a stream of chunks to a device, one behind the other, once groups before are over.
+/// Returns how many bytes were copied.
+///
+/// A stream that brings nothing takes no place among those that wait for devices.
 ///
 /// # Errors
 /// Those of the stream, of copies and of the connection.
 pub(crate) async fn put_stream(
     front: &Arc<Front>,
-    device: DeviceId,
-    address: u64,
+    from: Cursor,
     mut chunks: impl Stream<Item = Result<Bytes, Status>> + Unpin,
 ) -> Result<u64, Status> {
-    let (sender, copied) = put(front, device, address);
+    let (sender, coming) = mpsc::channel(WAITING);
     let feed = async move {
         while let Some(data) = chunks.next().await {
             // The copy tells why it takes no more.
@@ -74,33 +106,24 @@ pub(crate) async fn put_stream(
         }
         Ok::<_, Status>(())
     };
-    let (fed, copied) = tokio::join!(feed, copied);
+    let (fed, copied) = tokio::join!(feed, put_all(front, from, coming));
     let copied = copied?;
     fed.map(|()| copied)
 }
 
-fn put_all(
-    client: &mut Client,
-    (device, address): (DeviceId, u64),
-    mut coming: Receiver<Bytes>,
-) -> Result<u64, Refusal> {
-    let mut at = address;
-    while let Some(first) = coming.blocking_recv() {
-        let (mut len, mut chunks) = (first.len() as u64, vec![first]);
-        while len < PIECE as u64
+async fn put_all(front: &Front, from: Cursor, mut coming: Receiver<Bytes>) -> Result<u64, Status> {
+    let mut at = from;
+    while let Some(first) = coming.recv().await {
+        let (mut len, mut chunks) = (first.len(), vec![first]);
+        while len < PIECE
             && let Ok(next) = coming.try_recv()
         {
-            len += next.len() as u64;
+            len += next.len();
             chunks.push(next);
         }
-        match &chunks[..] {
-            [one] => client.copy_host_to_device(device, at, one)?,
-            _ => client.write_device(device, at, len, Chunks(chunks))?,
-        }
-        // Past the end of all addresses nothing is copied.
-        at = at.saturating_add(len);
+        at = front.connections.ask(Pace::Slow, move |client| at.put(client, chunks)).await?;
     }
-    Ok(at - address)
+    Ok(at.address - from.address)
 }
 
 /// Copies from a device, once groups before are over, into chunks of at most `chunk` bytes that
@@ -110,38 +133,41 @@ fn put_all(
 /// client that takes nothing.
 pub(crate) fn get(
     front: &Arc<Front>,
-    device: DeviceId,
-    address: u64,
+    from: Cursor,
     len: u64,
     chunk: usize,
 ) -> Receiver<Result<Bytes, Status>> {
     let (chunks, coming) = mpsc::channel(2 * PIECE.div_ceil(chunk));
     let connections = front.connections.clone();
     tokio::spawn(async move {
-        let mut bytes = Place { address, len: len.min(PIECE as u64) };
+        let (mut at, mut left) = (from, len);
         loop {
             if chunks.reserve_many(PIECE.div_ceil(chunk)).await.is_err() {
                 return;
             }
             let out = chunks.clone();
             let copy = move |client: &mut Client| {
-                if len > bytes.len && bytes.address == address {
-                    check(device, Place { address, len }, client.address_range(device)?)?;
+                let next = left.min(PIECE as u64);
+                if next < len || at.comm.is_some() {
+                    at.keep(client)?;
+                }
+                if next < len && left == len {
+                    check(at.device, Place { address: at.address, len }, client.address_range(at.device)?)?;
                 }
                 let hand_on = |piece: Vec<u8>| match out.try_send(Ok(piece.into())) {
                     Ok(()) => ControlFlow::Continue(()),
                     Err(_) => ControlFlow::Break(()),
                 };
-                Ok(client.read_device_in_pieces(device, bytes.address, bytes.len, chunk as u64, hand_on)?)
+                client.read_device_in_pieces(at.device, at.address, next, chunk as u64, hand_on)?;
+                at.address += next;
+                Ok((at, left - next))
             };
-            if let Err(refusal) = connections.ask(Pace::Slow, copy).await {
+            (at, left) = match connections.ask(Pace::Slow, copy).await {
+                Ok(gone_on) => gone_on,
                 // Nobody may be there any more to be told.
-                let _ = chunks.send(Err(refusal)).await;
-                return;
-            }
-            bytes.address += bytes.len;
-            bytes.len = (len - (bytes.address - address)).min(PIECE as u64);
-            if bytes.len == 0 {
+                Err(refusal) => return drop(chunks.send(Err(refusal)).await),
+            };
+            if left == 0 {
                 return;
             }
         }

@@ -4,20 +4,20 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use shmccl::coordinator::{Bytes as Place, Client, CommStatus, DeviceId, DeviceStatus, RequestError};
+use shmccl::coordinator::{Bytes as Place, Client, CommId, CommStatus, DeviceId, DeviceStatus, RequestError};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::connections::Pace;
 use crate::coordinator::metadata_of;
-use crate::copies::{CHUNK, check, get, put_stream};
+use crate::copies::{CHUNK, Cursor, check, get, put_stream};
 use crate::dialect::Dialect;
-use crate::front::{Front, device_of, owner};
+use crate::front::{Front, device_of, owner, owner_among};
 use crate::groups::unended;
 use crate::memcpy::{memcpy, no_branch};
 use crate::refusal::Refusal;
-use crate::streams::{Progress, Side, carry};
+use crate::streams::{Progress, Side, Streams, carry};
 use crate::wire::gpu_sim::{self, gpu_device_server::GpuDevice, memcpy_request};
 
 /// The service of a device.
@@ -28,6 +28,21 @@ pub(crate) struct DeviceService {
     pub(crate) device: DeviceId,
     /// Where it listens, if that is told.
     pub(crate) address: Option<(String, u16)>,
+}
+
+/// A stream whose bytes come from outside. It has failed if the call ends before they are there.
+struct Feeding<'a> {
+    front: &'a Front,
+    comm: CommId,
+    number: u64,
+    is_done: bool,
+}
+
+impl Drop for Feeding<'_> {
+    fn drop(&mut self) {
+        let Self { front, comm, number, is_done } = *self;
+        front.comms.with_known(comm, |record| record.streams.finish(number, is_done));
+    }
 }
 
 /// Chunks that go out.
@@ -62,9 +77,21 @@ impl DeviceService {
             let status = unended(client.status(comm, false)?)?;
             check(device, Place { address, len }, client.address_range(device)?)?;
             let peer = peer.map(|peer| peer_of(&status, peer)).transpose()?;
-            Ok(Side { device, address, len, peer })
+            Ok(Side { device, comm, address, len, peer })
         })
         .await
+    }
+
+    /// Has `action` look at the streams of the communicator that this device belongs to.
+    ///
+    /// # Errors
+    /// Those of `action`; `NotFound` for a device of no communicator.
+    async fn streams<T>(
+        &self,
+        action: impl FnOnce(&mut Streams) -> Result<T, Status>,
+    ) -> Result<(CommId, T), Status> {
+        let comm = self.ask(Pace::Quick, |_, client, device| owner(client, device)).await?;
+        Ok((comm, self.front.comms.with(comm, |record| action(&mut record.streams))?))
     }
 
     /// Has the bytes of stream `number` move, behind the groups of both devices that have begun.
@@ -74,7 +101,7 @@ impl DeviceService {
         tokio::spawn(async move {
             let moved = connections.ask(Pace::Slow, move |client| carry(client, source, target));
             let is_done = moved.await.is_ok();
-            front.streams.finish(number, is_done);
+            front.comms.with_known(source.comm, |record| record.streams.finish(number, is_done));
         });
     }
 
@@ -93,7 +120,9 @@ impl DeviceService {
             left = left.checked_sub(data.len() as u64).ok_or_else(|| too_many(target.len))?;
             Ok(data)
         });
-        let copied = put_stream(&self.front, target.device, target.address, checked).await?;
+        let copied =
+            put_stream(&self.front, Cursor::new(target.device, target.address).within(target.comm), checked)
+                .await?;
         Ok(copied == target.len)
     }
 }
@@ -186,7 +215,7 @@ impl GpuDevice for DeviceService {
         check_plain(receive_op)?;
         let (address, peer) = (send_buff_addr.map_or(0, |it| it.value), dst_rank.map_or(0, |it| it.value));
         let source = self.side(address, num_bytes, Some(u64::from(peer))).await?;
-        let (number, both) = self.front.streams.send(source)?;
+        let (number, both) = self.front.comms.with(source.comm, |record| record.streams.send(source))?;
         both.into_iter().for_each(|both| self.carry(number, both));
         let stream_id = Some(gpu_sim::StreamId { value: number });
         Ok(Response::new(gpu_sim::BeginSendResponse { initiated: true, stream_id }))
@@ -203,7 +232,7 @@ impl GpuDevice for DeviceService {
         let address = recv_buff_addr.map_or(0, |it| it.value);
         let peer = src_rank.map_or(0, |it| it.value);
         let target = self.side(address, num_bytes, Some(u64::from(peer))).await?;
-        let both = self.front.streams.receive(number, target)?;
+        let both = self.front.comms.with(target.comm, |record| record.streams.receive(number, target))?;
         both.into_iter().for_each(|both| self.carry(number, both));
         Ok(Response::new(gpu_sim::BeginReceiveResponse { initiated: true }))
     }
@@ -217,14 +246,15 @@ impl GpuDevice for DeviceService {
         let mut chunks = request.into_inner();
         let mut first = chunks.message().await?.unwrap_or_default();
         let number = number_of(&metadata, &mut first, self.dialect.prefixed)?;
-        let Some((number, target)) = self.front.streams.feed(number, self.device)? else {
+        let (comm, fed) = self.streams(|streams| streams.feed(number, self.device)).await?;
+        let Some((number, target)) = fed else {
             // The device at the other side sends these bytes itself.
             while chunks.message().await?.is_some() {}
             return Ok(Response::new(gpu_sim::StreamSendResponse { success: true }));
         };
-        let filled = self.fill(target, first.data, chunks).await;
-        self.front.streams.finish(number, matches!(filled, Ok(true)));
-        match filled? {
+        let mut feeding = Feeding { front: &self.front, comm, number, is_done: false };
+        feeding.is_done = self.fill(target, first.data, chunks).await?;
+        match feeding.is_done {
             true => Ok(Response::new(gpu_sim::StreamSendResponse { success: true })),
             false => {
                 Err(Status::invalid_argument(format!("fewer bytes came than the {} awaited", target.len)))
@@ -237,20 +267,13 @@ impl GpuDevice for DeviceService {
         request: Request<gpu_sim::GetStreamStatusRequest>,
     ) -> Result<Response<gpu_sim::GetStreamStatusResponse>, Status> {
         let number = request.into_inner().stream_id.map_or(0, |it| it.value);
-        let transfer = self.front.streams.get(number)?;
-        let sides = [transfer.source, transfer.target];
-        if transfer.progress == Progress::Waiting {
-            let named = sides.into_iter().flatten().flat_map(|side| [Some(side.device), side.peer]);
-            let named: Vec<_> = named.flatten().collect();
-            let all_live = self.ask(Pace::Quick, move |_, client, _| {
-                let all = client.devices()?;
-                Ok(named.iter().all(|it| all.iter().any(|device| device.device == *it)))
-            });
-            if !all_live.await? {
-                self.front.streams.finish(number, false);
-            }
-        }
-        let status = match self.front.streams.get(number)?.progress {
+        let look = |_: &Front, client: &mut Client, device| {
+            let all = client.devices()?;
+            Ok((owner_among(&all, device)?, all.iter().map(|it| it.device).collect::<Vec<_>>()))
+        };
+        let (comm, living) = self.ask(Pace::Quick, look).await?;
+        let progress = self.front.comms.with(comm, |record| record.streams.look(number, &living));
+        let status = match progress? {
             Progress::Waiting | Progress::Moving => gpu_sim::Status::InProgress,
             Progress::Done => gpu_sim::Status::Success,
             Progress::Failed => gpu_sim::Status::Failed,
@@ -305,7 +328,7 @@ impl GpuDevice for DeviceService {
             Status::invalid_argument("the metadata dstmemaddr is to say where to, as a decimal number")
         })?;
         let chunks = request.into_inner().map(|chunk| chunk.map(|chunk| chunk.data));
-        put_stream(&self.front, self.device, address, chunks).await?;
+        put_stream(&self.front, Cursor::new(self.device, address), chunks).await?;
         Ok(Response::new(gpu_sim::MemcpyHostToDeviceResponse { success: true }))
     }
 
@@ -317,7 +340,8 @@ impl GpuDevice for DeviceService {
             request.into_inner();
         self.check_named(src_device_id)?;
         let address = src_mem_addr.map_or(0, |it| it.value);
-        let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes, CHUNK));
+        let coming =
+            ReceiverStream::new(get(&self.front, Cursor::new(self.device, address), num_bytes, CHUNK));
         let chunks = coming.map(|data| data.map(|data| gpu_sim::DataChunk { data, ..Default::default() }));
         Ok(Response::new(Box::pin(chunks)))
     }
@@ -327,9 +351,15 @@ impl GpuDevice for DeviceService {
         request: Request<gpu_sim::StreamReceiveRequest>,
     ) -> Result<Response<Chunks>, Status> {
         let gpu_sim::StreamReceiveRequest { stream_id, recv_buff_addr, num_bytes } = request.into_inner();
-        self.front.streams.get(stream_id.map_or(0, |it| it.value))?;
+        let number = stream_id.map_or(0, |it| it.value);
+        let (comm, ()) = self.streams(|streams| streams.check(number)).await?;
         let address = recv_buff_addr.map_or(0, |it| it.value);
-        let coming = ReceiverStream::new(get(&self.front, self.device, address, num_bytes, CHUNK));
+        let coming = ReceiverStream::new(get(
+            &self.front,
+            Cursor::new(self.device, address).within(comm),
+            num_bytes,
+            CHUNK,
+        ));
         let chunks =
             coming.map(move |data| data.map(|data| gpu_sim::DataChunk { data, stream_id, src_rank: None }));
         Ok(Response::new(Box::pin(chunks)))

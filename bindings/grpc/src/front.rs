@@ -1,11 +1,10 @@
 //! What all services of a front share.
 
-use shmccl::coordinator::{Client, CommId, DeviceId, RequestError};
+use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, DeviceStatus, RequestError};
 
 use crate::comms::Comms;
 use crate::connections::Connections;
 use crate::refusal::Refusal;
-use crate::streams::Streams;
 
 /// The longest message by default: a device's memory, and what stands around it.
 pub(crate) const MAX_MESSAGE: usize = (64 << 20) + (64 << 10);
@@ -15,14 +14,30 @@ pub(crate) const MAX_MESSAGE: usize = (64 << 20) + (64 << 10);
 pub(crate) struct Front {
     pub(crate) connections: Connections,
     pub(crate) comms: Comms,
-    pub(crate) streams: Streams,
     /// The longest message that is taken or given.
     pub(crate) max_message: usize,
 }
 
 impl Front {
     pub(crate) fn new(connections: Connections, max_message: usize) -> Self {
-        Self { connections, comms: Comms::default(), streams: Streams::default(), max_message }
+        Self { connections, comms: Comms::default(), max_message }
+    }
+
+    /// Forgets the communicators that have ended, by a list of all `devices`.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(crate) fn forget_ended(&self, client: &mut Client, devices: &[DeviceStatus]) -> Result<(), Refusal> {
+        let is_there = |comm: &CommId| devices.iter().any(|it| it.comm == Some(*comm));
+        for comm in self.comms.all().into_iter().filter(|comm| !is_there(comm)) {
+            match client.status(comm, false) {
+                // It was made since.
+                Ok(status) if !status.state.has_ended() => {}
+                Ok(_) | Err(CoordinatorError::Refused(_)) => self.comms.forget(comm),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -31,7 +46,15 @@ impl Front {
 /// # Errors
 /// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`]; those of the connection.
 pub(crate) fn owner(client: &mut Client, device: DeviceId) -> Result<CommId, Refusal> {
-    let found = client.devices()?.into_iter().find(|it| it.device == device);
+    owner_among(&client.devices()?, device)
+}
+
+/// Returns the communicator of a device, by the list of `all`.
+///
+/// # Errors
+/// [`RequestError::NoSuchDevice`], [`RequestError::NotAllocated`].
+pub(crate) fn owner_among(all: &[DeviceStatus], device: DeviceId) -> Result<CommId, Refusal> {
+    let found = all.iter().find(|it| it.device == device);
     let found = found.ok_or(RequestError::NoSuchDevice { device })?;
     Ok(found.comm.ok_or(RequestError::NotAllocated { device })?)
 }

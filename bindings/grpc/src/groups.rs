@@ -262,7 +262,9 @@ async fn again(coordinator: &Connections, comm: CommId, calls: &[AllReduce]) -> 
         match once_more(coordinator, comm, calls).await {
             Ok(()) => return Ok(()),
             Err(refusal) => {
-                if living(coordinator, comm).await.is_err() {
+                // A group that was under way when the coordinator ended may go on.
+                let is_untold = refusal.0.code() == Code::Unavailable;
+                if is_untold || living(coordinator, comm).await.is_err() {
                     return Err(refusal);
                 }
                 last = Some(refusal);

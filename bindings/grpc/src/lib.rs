@@ -11,13 +11,14 @@
 //! coordinator.
 //!
 //! - `listen` and `peer`: where it listens, and whose connections it takes; `serve`: HTTP/2,
-//!   limits, deadlines.
+//!   limits, deadlines, of bodies that are `arriving` and `leaving`.
 //! - `coordinator`, `device` and `typed`: the three services; `dialect`: what a listener speaks.
 //! - `connections`: the way to the coordinator; `groups`, `removal`, `copies`, `streams`: what
 //!   takes more than one request of it; `memcpy`: copies in one message; `comms`: what is kept of
 //!   communicators.
 //! - `refusal`: codes and sentences. `page`: the pool in a browser.
 
+mod arriving;
 mod comms;
 mod connections;
 mod coordinator;
@@ -26,6 +27,7 @@ mod device;
 pub mod dialect;
 mod front;
 mod groups;
+mod leaving;
 pub mod listen;
 mod memcpy;
 mod page;

@@ -10,19 +10,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use shmccl::coordinator::{DeviceId, DeviceStatus};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tonic::Status;
 
@@ -168,13 +170,15 @@ impl Listener {
     /// # Errors
     /// A front that lives there; a file that is no socket; those of the system.
     pub(crate) fn unix(path: &Path) -> Result<Self> {
+        let context = || format!("listening at {}", path.display());
+        let _claim = Claim::of(path).with_context(context)?;
         clear(path)?;
         let listen = || {
             let listener = UnixListener::bind(path)?;
             let identity = identity(&std::fs::symlink_metadata(path)?);
             Ok::<_, io::Error>(Self::Unix { file: SocketFile { path: path.to_owned(), identity }, listener })
         };
-        listen().with_context(|| format!("listening at {}", path.display()))
+        listen().with_context(context)
     }
 
     /// Listens at `address`: with `secrets`, unless only this host can reach it.
@@ -251,6 +255,42 @@ impl Drop for SocketFile {
     }
 }
 
+/// The right to replace a dead socket: a lock on a file beside it, which is there as long as the
+/// lock. A socket that is bound and does not listen yet looks dead, and is not to be replaced.
+struct Claim {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Claim {
+    /// Waits for the right to replace the socket at `path`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn of(path: &Path) -> io::Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let path = PathBuf::from(name);
+        loop {
+            let flags = OFlag::O_NOFOLLOW.bits();
+            let file =
+                File::options().write(true).create(true).truncate(false).custom_flags(flags).open(&path)?;
+            file.lock()?;
+            // Whoever had it before has removed the file.
+            let is_there = std::fs::symlink_metadata(&path).map(|found| identity(&found)).ok();
+            if is_there == Some(identity(&file.metadata()?)) {
+                return Ok(Self { path, _locked: file });
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 fn identity(file: &std::fs::Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
@@ -309,7 +349,7 @@ impl FromStr for ListenSpec {
 }
 
 /// Has `serve` serve a device at a listener.
-type Serve = dyn Fn(DeviceId, Listener) -> AbortHandle + Send + Sync;
+type Serve = dyn Fn(DeviceId, Listener) -> JoinHandle<()> + Send + Sync;
 
 /// The listeners of devices that belong to one listener of the coordinator.
 ///
@@ -321,7 +361,8 @@ struct Book {
     place: DevicePlace,
     secrets: Option<Arc<Secrets>>,
     serve: Box<Serve>,
-    devices: Mutex<BTreeMap<DeviceId, Entry>>,
+    /// `None` once the front ends.
+    devices: Mutex<Option<BTreeMap<DeviceId, Entry>>>,
 }
 
 /// Where devices listen.
@@ -336,7 +377,7 @@ pub(crate) enum DevicePlace {
 /// A device that listens.
 struct Entry {
     address: Option<(String, u16)>,
-    task: AbortHandle,
+    task: JoinHandle<()>,
 }
 
 impl Drop for Entry {
@@ -349,15 +390,17 @@ impl AddressBook {
     pub(crate) fn new(
         place: DevicePlace,
         secrets: Option<Arc<Secrets>>,
-        serve: impl Fn(DeviceId, Listener) -> AbortHandle + Send + Sync + 'static,
+        serve: impl Fn(DeviceId, Listener) -> JoinHandle<()> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(Book { place, secrets, serve: Box::new(serve), devices: Mutex::default() }))
+        let devices = Mutex::new(Some(BTreeMap::new()));
+        Self(Arc::new(Book { place, secrets, serve: Box::new(serve), devices }))
     }
 
     /// Has each of these devices listen that does not yet. Returns those that have begun.
     pub(crate) fn add(&self, devices: &[DeviceStatus]) -> Vec<(DeviceId, String)> {
-        let mut all = self.devices();
         let mut begun = Vec::new();
+        let mut all = self.devices();
+        let Some(all) = all.as_mut() else { return begun };
         for device in devices.iter().map(|device| device.device) {
             if all.contains_key(&device) {
                 continue;
@@ -373,12 +416,23 @@ impl AddressBook {
 
     /// Has no other devices listen but these.
     pub(crate) fn keep(&self, devices: &[DeviceStatus]) {
-        self.devices().retain(|device, _| devices.iter().any(|it| it.device == *device));
+        let is_there = |device: &DeviceId| devices.iter().any(|it| it.device == *device);
+        self.devices().iter_mut().for_each(|all| all.retain(|device, _| is_there(device)));
+    }
+
+    /// Has no device listen any more. When it returns, nothing of their sockets is left.
+    pub(crate) async fn close(&self) {
+        let all = self.devices().take();
+        for mut entry in all.into_iter().flat_map(BTreeMap::into_values) {
+            entry.task.abort();
+            // It has not panicked, or has left nothing then either.
+            let _ = (&mut entry.task).await;
+        }
     }
 
     /// Returns where a device listens.
     pub(crate) fn address(&self, device: DeviceId) -> Option<(String, u16)> {
-        self.devices().get(&device).and_then(|entry| entry.address.clone())
+        self.devices().as_ref()?.get(&device)?.address.clone()
     }
 
     fn bind(&self, device: DeviceId) -> Result<Listener> {
@@ -392,7 +446,7 @@ impl AddressBook {
         }
     }
 
-    fn devices(&self) -> MutexGuard<'_, BTreeMap<DeviceId, Entry>> {
+    fn devices(&self) -> MutexGuard<'_, Option<BTreeMap<DeviceId, Entry>>> {
         self.0.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -445,6 +499,27 @@ mod tests {
         assert!(Listener::unix(&path).unwrap_err().to_string().contains("already"));
         drop(listener);
         assert!(!path.exists());
+        std::fs::remove_dir(&directory).unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_fronts_that_find_a_dead_socket_at_once_one_takes_its_place_and_stays() {
+        let directory = directory("race");
+        let path = directory.join("grpc");
+        let runtime = tokio::runtime::Handle::current();
+        for _ in 0..50 {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let listen = || {
+                    let _entered = runtime.enter();
+                    Listener::unix(&path)
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(listen)).collect();
+                threads.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            assert_eq!(all.iter().filter(|it| it.is_ok()).count(), 1, "{all:?}");
+            assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
+        }
         std::fs::remove_dir(&directory).unwrap();
     }
 

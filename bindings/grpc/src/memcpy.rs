@@ -18,7 +18,7 @@ use tokio::sync::mpsc::Receiver;
 use tonic::{Code, Response, Status};
 
 use crate::connections::Pace;
-use crate::copies::get;
+use crate::copies::{Cursor, get};
 use crate::front::{Front, device_of};
 use crate::wire::gpu_sim::{self, memcpy_request, memcpy_response};
 
@@ -72,7 +72,7 @@ pub(crate) async fn memcpy(
             let device = device(copy.src_device_id)?;
             let address = copy.src_mem_addr.map_or(0, |it| it.value);
             check_reply(front, device, copy.num_bytes).await?;
-            let mut coming = get(front, device, address, copy.num_bytes, PIECE);
+            let mut coming = get(front, Cursor::new(device, address), copy.num_bytes, PIECE);
             // A copy that fails from the start is refused without a message.
             let first = coming.recv().await.transpose()?;
             let reply = Reply { ahead: [Some(head(copy.num_bytes)), first], coming, is_over: false };

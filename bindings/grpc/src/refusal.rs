@@ -33,6 +33,27 @@ impl From<Refusal> for Status {
     }
 }
 
+impl Refusal {
+    /// The refusal of a call that was under way when the coordinator ended. `Unavailable` would
+    /// have clients call again, and do twice what goes on without a coordinator.
+    pub(crate) fn untold() -> Self {
+        Status::unknown(
+            "the coordinator has ended before it answered: what was asked for may be done, or go on; look \
+             first (GetCommStatus, or shmccl.v1.Pool Status and Watch) when there is a coordinator, and call \
+             again only if it was not done",
+        )
+        .into()
+    }
+
+    /// The refusal of a request that is not to be made twice, by what came instead of its answer.
+    pub(crate) fn unanswered(error: CoordinatorError) -> Self {
+        match error {
+            CoordinatorError::Disconnected { peer: "coordinator" } => Self::untold(),
+            error => error.into(),
+        }
+    }
+}
+
 /// Adds what a client of these services can do, where the sentence only tells of commands.
 fn with_remedy(error: &CoordinatorError, text: String) -> String {
     match error {
@@ -92,6 +113,17 @@ mod tests {
     use shmccl::coordinator::{CommId, CommState, DeviceId};
 
     use super::*;
+
+    #[test]
+    fn only_what_has_changed_nothing_may_be_called_again() {
+        let ended = || CoordinatorError::Disconnected { peer: "coordinator" };
+        assert_eq!(Refusal::from(ended()).0.code(), Code::Unavailable);
+        let untold = Refusal::unanswered(ended()).0;
+        assert_eq!(untold.code(), Code::Unknown);
+        assert!(untold.message().contains("GetCommStatus"), "{}", untold.message());
+        let not_sent = CoordinatorError::NotRunning { path: "coordinator".into() };
+        assert_eq!(Refusal::unanswered(not_sent).0.code(), Code::Unavailable);
+    }
 
     #[test]
     fn each_refusal_has_the_code_that_clients_look_for() {

@@ -57,9 +57,14 @@ pub(crate) async fn call(
 ) -> Result<bool, Refusal> {
     groups::status_of(coordinator, comm, true).await?;
     let (all, of) = (devices.to_vec(), call.clone());
-    let kept = coordinator.ask(Pace::Slow, move |client| set_neutral(client, &all, &marked, &of)).await?;
+    let set = move |client: &mut Client| {
+        client.keep_to(Some(comm));
+        set_neutral(client, &all, &marked, &of)
+    };
+    let kept = coordinator.ask(Pace::Slow, set).await?;
     let outcome = groups::call(coordinator, comm, devices, call, None, false).await;
     let restore = move |client: &mut Client| {
+        client.keep_to(Some(comm));
         for Kept { device, address, bytes } in kept {
             client.copy_host_to_device(device, address, &bytes)?;
         }

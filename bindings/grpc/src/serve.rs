@@ -16,13 +16,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower_service::Service;
 
+use crate::arriving::Arriving;
 use crate::comms::ConnectionId;
 use crate::front::Front;
+use crate::leaving::{Limits, keep};
 use crate::listen::{Accepted, Admission, Listener, Wire};
 use crate::memcpy::with_bytes;
 
@@ -39,8 +42,19 @@ const HEADERS: u32 = 16 << 10;
 /// The most calls of a connection at a time; others wait at the other side.
 const MAX_CALLS: u32 = 128;
 
-/// The most calls of all connections at a time; others wait before they are read.
-const MAX_CALLS_IN_ALL: usize = 256;
+/// The most calls with payload of all connections at a time, until their replies were taken; others
+/// wait before they are read.
+const MAX_BULKY: usize = 256;
+
+/// The most bytes of a call without payload. So these need no places, and what waits keeps no
+/// status from being told.
+const MAX_SMALL: usize = 64 << 10;
+
+/// The most calls at a time that last for as long as their clients like. Each looks for news often.
+const MAX_LASTING: usize = 64;
+
+/// How long a call may bring nothing, or its client take nothing of the reply.
+const IDLE_TIME: Duration = Duration::from_secs(60);
 
 /// The most connections of a listener; others wait in the backlog.
 const MAX_CONNECTIONS: usize = 256;
@@ -57,7 +71,7 @@ const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-type Handler = Box<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+type Handler = Box<dyn Fn(Request<Body>) -> Answer + Send + Sync>;
 
 /// The services of a listener, by name.
 #[derive(Clone, Default)]
@@ -71,9 +85,33 @@ pub(crate) struct ServicesBuilder(HashMap<&'static str, Handler>);
 #[derive(Debug)]
 pub(crate) struct Server {
     front: Arc<Front>,
-    calls: Semaphore,
+    bulky: Arc<Semaphore>,
+    lasting: Arc<Semaphore>,
     connections: AtomicU64,
     greeting_time: Duration,
+}
+
+/// What a call holds, by its method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Hardly anything.
+    Small,
+    /// Payload of devices.
+    Bulky,
+    /// A connection, for as long as its client likes.
+    Lasting,
+}
+
+impl Load {
+    /// Returns that of the method at `path`.
+    fn of(path: &str) -> Self {
+        match path.rsplit('/').next().unwrap_or_default() {
+            "Memcpy" | "MemcpyHostToDevice" | "MemcpyDeviceToHost" => Self::Bulky,
+            "StreamSend" | "StreamReceive" | "Write" | "Read" => Self::Bulky,
+            "Watch" | "ServerReflectionInfo" => Self::Lasting,
+            _ => Self::Small,
+        }
+    }
 }
 
 /// What the calls of a connection have shown of it.
@@ -111,7 +149,7 @@ impl Guest {
 impl ServicesBuilder {
     pub(crate) fn add<S>(mut self, service: S) -> Self
     where
-        S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
             + NamedService
             + Clone
             + Send
@@ -136,7 +174,7 @@ impl ServicesBuilder {
 }
 
 impl Services {
-    async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn call(&self, request: Request<Body>) -> Response<Body> {
         let name = request.uri().path().split('/').nth(1).unwrap_or_default();
         match self.0.get(name) {
             Some(handler) => handler(request).await,
@@ -153,8 +191,9 @@ impl fmt::Debug for Services {
 
 impl Server {
     pub(crate) fn new(front: Arc<Front>) -> Arc<Self> {
-        let (calls, connections) = (Semaphore::new(MAX_CALLS_IN_ALL), AtomicU64::new(0));
-        Arc::new(Self { front, calls, connections, greeting_time: GREETING_TIME })
+        let places = |n| Arc::new(Semaphore::new(n));
+        let (bulky, lasting, connections) = (places(MAX_BULKY), places(MAX_LASTING), AtomicU64::new(0));
+        Arc::new(Self { front, bulky, lasting, connections, greeting_time: GREETING_TIME })
     }
 
     /// Serves the connections of `listener`, until this is dropped.
@@ -243,20 +282,39 @@ impl Server {
         }
         let limit =
             request.headers_mut().remove("grpc-timeout").and_then(|text| time_of(text.to_str().ok()?));
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         request.extensions_mut().insert(guest.number);
-        let answer = async {
-            // It is never closed.
-            let _place = self.calls.acquire().await;
-            with_bytes(services.call(request).await)
-        };
-        let response = match limit {
+        let answer = self.answer(request, services, deadline);
+        let response = match deadline {
             None => answer.await,
-            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+            Some(deadline) => tokio::time::timeout_at(deadline, answer).await.unwrap_or_else(|_| {
                 let text = "the deadline of the call has passed; the operation goes on, and its status tells how it ends";
                 Status::deadline_exceeded(text).into_http()
             }),
         };
         as_promised(response)
+    }
+
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        services: &Services,
+        deadline: Option<Instant>,
+    ) -> Response<Body> {
+        let load = Load::of(request.uri().path());
+        let most = if load == Load::Bulky { usize::MAX } else { MAX_SMALL };
+        let request = request.map(|body| Body::new(Arriving::new(body, most, IDLE_TIME)));
+        let place = match load {
+            Load::Small => return services.call(request).await,
+            Load::Bulky => Arc::clone(&self.bulky).acquire_owned().await.ok(),
+            Load::Lasting => Arc::clone(&self.lasting).try_acquire_owned().ok(),
+        };
+        let Some(place) = place else {
+            let text = format!("{MAX_LASTING} calls that last are in progress; end one of them first");
+            return Status::resource_exhausted(text).into_http();
+        };
+        let idle_time = (load == Load::Bulky).then_some(IDLE_TIME);
+        keep(with_bytes(services.call(request).await), place, Limits { deadline, idle_time })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use shmccl::coordinator::{DeviceId, DeviceStatus, RuntimeDirectory};
+use shmccl::coordinator::{Client, DeviceId, DeviceStatus, RuntimeDirectory};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -135,6 +135,11 @@ async fn run(options: &Options, note: Note) -> Result<()> {
         _ = interrupts.join_next() => {}
         () = watch(&front, &reporter, &books, &note) => {}
     }
+    // The runtime does not wait until all has gone; the files of sockets are to be gone.
+    listeners.shutdown().await;
+    for book in books {
+        book.close().await;
+    }
     Ok(())
 }
 
@@ -166,7 +171,7 @@ fn book_of(
     AddressBook::new(place, secrets, move |device, listener: Listener| {
         let address = listener.address().filter(|_| dialect.addresses);
         let services = device_services(&front, dialect, (device, address), health.clone());
-        tokio::spawn(Arc::clone(&server).serve(listener, services)).abort_handle()
+        tokio::spawn(Arc::clone(&server).serve(listener, services))
     })
 }
 
@@ -233,10 +238,16 @@ fn read_secrets(files: &SecretFiles) -> Result<Arc<Secrets>> {
 }
 
 /// Tells of the health of the coordinator, and has its devices listen, as long as it is polled.
-async fn watch(front: &Front, reporter: &HealthReporter, books: &[AddressBook], note: &Note) {
+async fn watch(front: &Arc<Front>, reporter: &HealthReporter, books: &[AddressBook], note: &Note) {
     let mut was = None;
     loop {
-        let mut asked = pin!(front.connections.ask(Pace::Quick, |client| Ok(client.devices()?)));
+        let known = Arc::clone(front);
+        let look = move |client: &mut Client| {
+            let devices = client.devices()?;
+            known.forget_ended(client, &devices)?;
+            Ok(devices)
+        };
+        let mut asked = pin!(front.connections.ask(Pace::Quick, look));
         let devices = match tokio::time::timeout(PROMPT, &mut asked).await {
             Ok(devices) => devices,
             Err(_) => {

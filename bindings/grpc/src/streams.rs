@@ -5,16 +5,18 @@
 //! | waiting | both sides have begun, or chunks come from outside |
 //! | moving | all bytes are there, or a device is lost |
 //! | done, failed | it is forgotten, the oldest ones first |
+//!
+//! Each communicator has its own, with numbers of their own, and they end with it. So no number
+//! that a client makes up leads to the stream of another one.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shmccl::coordinator::{Client, DeviceId};
+use shmccl::coordinator::{Client, CommId, DeviceId};
 use tonic::Status;
 
 use crate::refusal::Refusal;
 
-/// The most streams that are known at a time.
+/// The most streams of a communicator that are known at a time.
 const MAX_STREAMS: usize = 4096;
 
 /// How far ahead of the numbers that were given a receiver may be.
@@ -27,6 +29,7 @@ const PIECE: u64 = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) device: DeviceId,
+    pub(crate) comm: CommId,
     pub(crate) address: u64,
     pub(crate) len: u64,
     /// The device at the other side, where it was named.
@@ -45,18 +48,15 @@ pub(crate) enum Progress {
 
 /// A stream of bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Transfer {
-    pub(crate) source: Option<Side>,
-    pub(crate) target: Option<Side>,
-    pub(crate) progress: Progress,
+struct Transfer {
+    source: Option<Side>,
+    target: Option<Side>,
+    progress: Progress,
 }
 
-/// The streams of a front, by number.
+/// The streams of a communicator, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Streams(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
+pub(crate) struct Streams {
     /// The newest number that was given.
     newest: u64,
     all: BTreeMap<u64, Transfer>,
@@ -82,12 +82,11 @@ impl Streams {
     ///
     /// # Errors
     /// `ResourceExhausted` where there are too many.
-    pub(crate) fn send(&self, source: Side) -> Result<(u64, Option<(Side, Side)>), Status> {
-        let mut state = self.state();
-        state.make_room()?;
-        state.newest += 1;
-        let number = state.newest;
-        let transfer = state.all.entry(number).or_default();
+    pub(crate) fn send(&mut self, source: Side) -> Result<(u64, Option<(Side, Side)>), Status> {
+        self.make_room()?;
+        self.newest += 1;
+        let number = self.newest;
+        let transfer = self.all.entry(number).or_default();
         transfer.source = Some(source);
         Ok((number, transfer.begin()))
     }
@@ -97,16 +96,15 @@ impl Streams {
     /// # Errors
     /// `NotFound` for a number that is far from all that were given, or was forgotten;
     /// `FailedPrecondition` where it has been received; `ResourceExhausted`.
-    pub(crate) fn receive(&self, number: u64, target: Side) -> Result<Option<(Side, Side)>, Status> {
-        let mut state = self.state();
-        let is_near = number > state.newest && number <= state.newest.saturating_add(AHEAD);
-        if !state.all.contains_key(&number) {
+    pub(crate) fn receive(&mut self, number: u64, target: Side) -> Result<Option<(Side, Side)>, Status> {
+        let is_near = number > self.newest && number <= self.newest.saturating_add(AHEAD);
+        if !self.all.contains_key(&number) {
             if !is_near {
                 return Err(missing(number));
             }
-            state.make_room()?;
+            self.make_room()?;
         }
-        let transfer = state.all.entry(number).or_default();
+        let transfer = self.all.entry(number).or_default();
         if transfer.target.is_some() {
             return Err(Status::failed_precondition(format!(
                 "stream {number} has a receiver; begin another one"
@@ -121,8 +119,11 @@ impl Streams {
     ///
     /// # Errors
     /// `NotFound` where no stream waits there, or more than one.
-    pub(crate) fn feed(&self, number: Option<u64>, device: DeviceId) -> Result<Option<(u64, Side)>, Status> {
-        let mut state = self.state();
+    pub(crate) fn feed(
+        &mut self,
+        number: Option<u64>,
+        device: DeviceId,
+    ) -> Result<Option<(u64, Side)>, Status> {
         let waits = |transfer: &Transfer| {
             let is_here = transfer.target.is_some_and(|target| target.device == device);
             is_here && transfer.source.is_none() && transfer.progress == Progress::Waiting
@@ -130,7 +131,7 @@ impl Streams {
         let number = match number {
             Some(number) => number,
             None => {
-                let mut waiting = state.all.iter().filter(|(_, transfer)| waits(transfer));
+                let mut waiting = self.all.iter().filter(|(_, transfer)| waits(transfer));
                 match (waiting.next(), waiting.next()) {
                     (Some((number, _)), None) => *number,
                     _ => {
@@ -142,7 +143,7 @@ impl Streams {
                 }
             }
         };
-        let transfer = state.all.get_mut(&number).ok_or_else(|| missing(number))?;
+        let transfer = self.all.get_mut(&number).ok_or_else(|| missing(number))?;
         if transfer.source.is_some() {
             return Ok(None);
         }
@@ -154,26 +155,33 @@ impl Streams {
     }
 
     /// Notes how a stream has ended.
-    pub(crate) fn finish(&self, number: u64, is_done: bool) {
-        if let Some(transfer) = self.state().all.get_mut(&number) {
+    pub(crate) fn finish(&mut self, number: u64, is_done: bool) {
+        if let Some(transfer) = self.all.get_mut(&number) {
             transfer.progress = if is_done { Progress::Done } else { Progress::Failed };
         }
     }
 
-    /// Returns a stream.
+    /// Returns how far a stream is. One that waits fails if a device that it names is not among
+    /// the `living` ones.
     ///
     /// # Errors
     /// `NotFound`.
-    pub(crate) fn get(&self, number: u64) -> Result<Transfer, Status> {
-        self.state().all.get(&number).copied().ok_or_else(|| missing(number))
+    pub(crate) fn look(&mut self, number: u64, living: &[DeviceId]) -> Result<Progress, Status> {
+        let transfer = self.all.get_mut(&number).ok_or_else(|| missing(number))?;
+        let sides = [transfer.source, transfer.target].into_iter().flatten();
+        let mut named = sides.flat_map(|side| [Some(side.device), side.peer]).flatten();
+        if transfer.progress == Progress::Waiting && !named.all(|device| living.contains(&device)) {
+            transfer.progress = Progress::Failed;
+        }
+        Ok(transfer.progress)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// # Errors
+    /// `NotFound` for a number that no stream has.
+    pub(crate) fn check(&self, number: u64) -> Result<(), Status> {
+        self.all.contains_key(&number).then_some(()).ok_or_else(|| missing(number))
     }
-}
 
-impl State {
     fn make_room(&mut self) -> Result<(), Status> {
         if self.all.len() < MAX_STREAMS {
             return Ok(());
@@ -194,12 +202,13 @@ fn missing(number: u64) -> Status {
     Status::not_found(format!("there is no stream {number}; BeginSend names one"))
 }
 
-/// Moves the bytes of a stream from device to device.
+/// Moves the bytes of a stream from device to device, within their communicator.
 ///
 /// # Errors
 /// Those of copies.
 pub(crate) fn carry(client: &mut Client, source: Side, target: Side) -> Result<(), Refusal> {
     let mut done = 0;
+    client.keep_to(Some(source.comm));
     while done < source.len {
         let len = (source.len - done).min(PIECE);
         let piece = client.read_device(source.device, source.address + done, len)?;
@@ -214,12 +223,13 @@ mod tests {
     use super::*;
 
     fn side(device: u32, len: u64, peer: u32) -> Side {
-        Side { device: DeviceId::new(device), address: 0x1000, len, peer: Some(DeviceId::new(peer)) }
+        let (device, peer) = (DeviceId::new(device), Some(DeviceId::new(peer)));
+        Side { device, comm: CommId::new(1), address: 0x1000, len, peer }
     }
 
     #[test]
     fn bytes_move_as_soon_as_both_sides_are_there_in_either_order() {
-        let streams = Streams::default();
+        let mut streams = Streams::default();
         let (number, both) = streams.send(side(1, 8, 2)).unwrap();
         assert!(both.is_none());
         assert_eq!(streams.receive(number, side(2, 8, 1)).unwrap(), Some((side(1, 8, 2), side(2, 8, 1))));
@@ -230,16 +240,26 @@ mod tests {
     #[test]
     fn sides_that_do_not_fit_fail() {
         for wrong in [side(2, 9, 1), side(3, 8, 1), side(2, 8, 3)] {
-            let streams = Streams::default();
+            let mut streams = Streams::default();
             let (number, _) = streams.send(side(1, 8, 2)).unwrap();
             assert_eq!(streams.receive(number, wrong).unwrap(), None);
-            assert_eq!(streams.get(number).unwrap().progress, Progress::Failed, "{wrong:?}");
+            assert_eq!(streams.look(number, &[]).unwrap(), Progress::Failed, "{wrong:?}");
         }
     }
 
     #[test]
+    fn a_stream_that_waits_for_a_device_that_is_gone_fails() {
+        let mut streams = Streams::default();
+        let (number, _) = streams.send(side(1, 8, 2)).unwrap();
+        let [source, target] = [1, 2].map(DeviceId::new);
+        assert_eq!(streams.look(number, &[source, target]).unwrap(), Progress::Waiting);
+        assert_eq!(streams.look(number, &[source]).unwrap(), Progress::Failed);
+        assert_eq!(streams.look(number + 1, &[]).unwrap_err().code(), tonic::Code::NotFound);
+    }
+
+    #[test]
     fn chunks_from_outside_find_the_only_stream_that_waits_for_them() {
-        let streams = Streams::default();
+        let mut streams = Streams::default();
         streams.receive(1, side(2, 8, 1)).unwrap();
         assert!(streams.feed(None, DeviceId::new(3)).is_err());
         assert_eq!(streams.feed(None, DeviceId::new(2)).unwrap(), Some((1, side(2, 8, 1))));
@@ -251,13 +271,13 @@ mod tests {
 
     #[test]
     fn the_oldest_stream_that_is_over_makes_room_and_one_that_waits_does_not() {
-        let streams = Streams::default();
+        let mut streams = Streams::default();
         for number in 1..=MAX_STREAMS as u64 {
             assert_eq!(streams.send(side(1, 8, 2)).unwrap().0, number);
         }
         assert_eq!(streams.send(side(1, 8, 2)).unwrap_err().code(), tonic::Code::ResourceExhausted);
         streams.finish(7, true);
-        assert!(streams.send(side(1, 8, 2)).is_ok() && streams.get(7).is_err() && streams.get(6).is_ok());
+        assert!(streams.send(side(1, 8, 2)).is_ok() && streams.check(7).is_err() && streams.check(6).is_ok());
         assert!(streams.receive(u64::MAX, side(2, 8, 1)).is_err());
     }
 }

@@ -16,7 +16,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use crate::connections::Pace;
-use crate::copies::{CHUNK, get, put_stream};
+use crate::copies::{CHUNK, Cursor, get, put_stream};
 use crate::front::{Front, device_of};
 use crate::groups::{self, GLANCE};
 use crate::refusal::Refusal;
@@ -202,7 +202,7 @@ impl Pool for PoolService {
 
     async fn init(&self, request: Request<pool::InitRequest>) -> Result<Response<pool::CommStatus>, Status> {
         let pool::InitRequest { devices, keep_going } = request.into_inner();
-        let make = move |client: &mut Client| Ok(client.init(devices, keep_going)?);
+        let make = move |client: &mut Client| client.init(devices, keep_going).map_err(Refusal::unanswered);
         let unmake = |client: &mut Client, made: CommStatus| drop(client.destroy(made.comm));
         let made = self.0.connections.ask_or_undo(Pace::Slow, make, unmake).await?;
         Ok(Response::new(told(made)))
@@ -252,7 +252,8 @@ impl Pool for PoolService {
         self.ask(Pace::Quick, move |client| {
             let comm = CommId::new(request.comm);
             let n = client.status(comm, false)?.devices.len();
-            let progress = client.call(comm, group, call_of(&request, n)?)?;
+            let call = call_of(&request, n)?;
+            let progress = client.call(comm, group, call).map_err(Refusal::unanswered)?;
             Ok(match progress {
                 CallProgress::Queued { .. } => pool::CallResponse { group: 0, queued: true },
                 CallProgress::InProgress(group) => pool::CallResponse { group, queued: false },
@@ -279,7 +280,8 @@ impl Pool for PoolService {
         let pool::GroupRequest { comm, group } = request.into_inner();
         let (comm, group) = (CommId::new(comm), group_of(&group)?);
         self.ask(Pace::Quick, move |client| {
-            Ok(pool::NumberResponse { number: client.end_group(comm, group)? })
+            let number = client.end_group(comm, group).map_err(Refusal::unanswered)?;
+            Ok(pool::NumberResponse { number })
         })
         .await
     }
@@ -304,7 +306,8 @@ impl Pool for PoolService {
 
     async fn grow(&self, request: Request<pool::GrowRequest>) -> Result<Response<pool::CommStatus>, Status> {
         let pool::GrowRequest { comm, devices } = request.into_inner();
-        self.ask(Pace::Slow, move |client| Ok(told(client.grow(CommId::new(comm), devices)?))).await
+        let grow = move |client: &mut Client| client.grow(CommId::new(comm), devices);
+        self.ask(Pace::Slow, move |client| Ok(told(grow(client).map_err(Refusal::unanswered)?))).await
     }
 
     async fn finalize(
@@ -337,7 +340,8 @@ impl Pool for PoolService {
     ) -> Result<Response<pool::NumberResponse>, Status> {
         let pool::CheckpointRequest { comm, directory } = request.into_inner();
         self.ask(Pace::Slow, move |client| {
-            Ok(pool::NumberResponse { number: client.checkpoint(CommId::new(comm), absolute(&directory)?)? })
+            let number = client.checkpoint(CommId::new(comm), absolute(&directory)?);
+            Ok(pool::NumberResponse { number: number.map_err(Refusal::unanswered)? })
         })
         .await
     }
@@ -348,7 +352,8 @@ impl Pool for PoolService {
     ) -> Result<Response<pool::NumberResponse>, Status> {
         let pool::CheckpointRequest { comm, directory } = request.into_inner();
         self.ask(Pace::Slow, move |client| {
-            Ok(pool::NumberResponse { number: client.restore(CommId::new(comm), absolute(&directory)?)? })
+            let number = client.restore(CommId::new(comm), absolute(&directory)?);
+            Ok(pool::NumberResponse { number: number.map_err(Refusal::unanswered)? })
         })
         .await
     }
@@ -364,14 +369,14 @@ impl Pool for PoolService {
         let device = device_of(first.device).map_err(Status::from)?;
         let address = first.address;
         let all = tokio_stream::once(Ok(first)).chain(chunks).map(|chunk| bounded(chunk?.data));
-        let len = put_stream(&self.0, device, address, all).await?;
+        let len = put_stream(&self.0, Cursor::new(device, address), all).await?;
         Ok(Response::new(pool::WriteResponse { len }))
     }
 
     async fn read(&self, request: Request<pool::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let pool::ReadRequest { device, address, len } = request.into_inner();
         let device = device_of(device).map_err(Status::from)?;
-        let coming = ReceiverStream::new(get(&self.0, device, address, len, CHUNK));
+        let coming = ReceiverStream::new(get(&self.0, Cursor::new(device, address), len, CHUNK));
         Ok(Response::new(Box::pin(coming.map(|data| data.map(|data| pool::ReadResponse { data })))))
     }
 }

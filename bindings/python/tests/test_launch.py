@@ -91,11 +91,15 @@ def test_a_killed_rank_comes_back_and_all_go_on_where_the_slowest_was():
     assert sorted(line.split()[-2:] for line in done.stdout.splitlines()) == [[str(rank), "True"] for rank in range(3)]
 
 
-@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun on this machine")
-def test_init_works_under_mpirun():
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *PROGRAM, "init"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(("mpirun", "options"), [("mpirun.openmpi", ["--allow-run-as-root", "--oversubscribe"]), ("mpirun.mpich", [])])
+def test_init_works_under_mpirun(mpirun, options):
+    if not shutil.which(mpirun):
+        pytest.skip(f"no {mpirun} on this machine")
+    for size in (2, 5):
+        command = [mpirun, *options, "-n", str(size), *PROGRAM, "init"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert sorted(line.split()[:2] for line in done.stdout.splitlines()) == [[str(rank), str(size)] for rank in range(size)]
 
 
 def test_init_without_a_launcher_says_what_to_do():

@@ -199,6 +199,9 @@ impl Client {
         direction: CopyDirection,
     ) -> Result<WatchedStream<'_>> {
         let location = self.locate(device, self.is_behind_groups)?;
+        if self.comm.is_some_and(|comm| comm != location.comm) {
+            return Err(RequestError::NotAllocated { device }.into());
+        }
         location.range.check(device, bytes)?;
         let (copying, comm) = (self.copying(), location.comm);
         let mut stream = WatchedStream::connect(self, device, location)?;

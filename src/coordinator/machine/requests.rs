@@ -133,7 +133,7 @@ impl CoordinatorMachine {
             return Err(RequestError::GroupOpen { comm, open: true });
         }
         found.open = Some(OpenGroup { id, calls: Vec::new() });
-        let started = StartedGroup { group: id, devices: found.members.clone() };
+        let started = StartedGroup { group: id, devices: found.members.clone(), after: found.groups };
         self.opened += 1;
         Ok(Reply::GroupStarted(started))
     }

@@ -247,7 +247,7 @@ fn who_ends_a_group_may_be_answered_when_it_is_over_by_how_it_has_ended() {
         let Ok(Reply::GroupStarted(started)) = fixture.answer(ClientRequest::GroupStart(COMM)) else {
             panic!("no group")
         };
-        assert_eq!(started.devices, [1, 2].map(DeviceId::new));
+        assert_eq!((started.devices, started.after), ([1, 2].map(DeviceId::new).to_vec(), number - 1));
         fixture.group = Some(started.group);
         fixture.call().unwrap();
         let client = fixture.ask(end(fixture.group));

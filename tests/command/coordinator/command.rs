@@ -208,6 +208,25 @@ fn a_copy_to_a_device_that_is_taken_away_meanwhile_fails_by_that_and_not_by_the_
 }
 
 #[test]
+fn a_client_that_keeps_to_a_communicator_copies_nothing_of_the_one_that_has_its_device_next() {
+    let (pool, device) = small("kept-to");
+    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
+    let mut client = Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let device = DeviceId::new(device);
+    client.keep_to(Some(CommId::new(1)));
+    client.copy_host_to_device(device, 0x1000, b"mine").unwrap();
+    client.destroy(CommId::new(1)).unwrap();
+    client.init(1, false).unwrap();
+    let is_refused = |copied: Result<(), CoordinatorError>| {
+        matches!(copied, Err(CoordinatorError::Refused(RequestError::NotAllocated { .. })))
+    };
+    assert!(is_refused(client.copy_host_to_device(device, 0x1000, b"mine")));
+    assert!(is_refused(client.read_device(device, 0x1000, 4).map(drop)));
+    client.keep_to(None);
+    assert_eq!(client.read_device(device, 0x1000, 4).unwrap(), [0; 4]);
+}
+
+#[test]
 fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of_it() {
     let (pool, device) = small("put-short");
     let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();

@@ -12,9 +12,10 @@ use shmccl::{Communicator, Error, UniqueId};
 use crate::kill::device::{say, saying};
 use crate::kill::{steps, these_args};
 
-/// How long everybody waits for the others where one may never come, and where all have: longer
-/// than a trial may take.
-const LITTLE_PATIENCE_MS: u64 = 5000;
+/// How long everybody waits for the others where one may never come, at first: longer than the
+/// others take to come, on a machine with little else to do.
+pub(crate) const LITTLE_PATIENCE_MS: u64 = 1000;
+/// How long everybody waits where all have come: longer than a trial may take.
 const PATIENCE_MS: u64 = 120_000;
 
 /// The rank of a process, and what it meets under where it is not the host.
@@ -61,6 +62,7 @@ pub(crate) struct Gathering {
     pub(crate) test: &'static str,
     pub(crate) n_ranks: u32,
     pub(crate) victim: u32,
+    pub(crate) little_patience_ms: u64,
     /// Whether the victim has got so far at an earlier step that others knew of it: then they lose
     /// it, and do not only miss it.
     pub(crate) is_known: bool,
@@ -69,12 +71,42 @@ pub(crate) struct Gathering {
 impl Gathering {
     /// Kills the victim at the step of this `number`, and looks at what the others say. Returns
     /// whether there was such a step.
+    ///
+    /// Where somebody else came too late for the patience of the others, all try once more, with
+    /// twice the patience.
     pub(crate) fn kill_at(&mut self, number: u64) -> bool {
+        loop {
+            let ends = self.ends_of_a_kill_at(number);
+            if self.was_patient(&ends) {
+                return self.judge(number, &ends);
+            }
+            self.little_patience_ms *= 2;
+        }
+    }
+
+    /// Whether nobody but a victim that was killed came too late.
+    fn was_patient(&self, ends: &[End]) -> bool {
+        let misses_another = |end: &End| match end {
+            End::Said(said) => {
+                said.strip_prefix("missing ").is_some_and(|rank| rank != self.victim.to_string())
+            }
+            End::Killed | End::Failed(_) => false,
+        };
+        let victim = &ends[self.victim as usize];
+        let came = *victim == End::Killed || *victim == End::Said("done".to_owned());
+        self.is_known || (came && !ends.iter().any(misses_another))
+    }
+
+    fn ends_of_a_kill_at(&self, number: u64) -> Vec<End> {
         let mut host = Player::start(self, 0, None, number);
         let id = host.id();
         let others: Vec<_> =
             (1..self.n_ranks).map(|rank| Player::start(self, rank, Some(&id), number)).collect();
-        let ends: Vec<_> = std::iter::once(host).chain(others).map(Player::end).collect();
+        std::iter::once(host).chain(others).map(Player::end).collect()
+    }
+
+    /// Looks at how all ended. Returns whether there was a step of this `number`.
+    fn judge(&mut self, number: u64, ends: &[End]) -> bool {
         let context = || format!("{self:?}, step {number}: {ends:?}");
         let victim = self.victim as usize;
         if ends[victim] == End::Said("done".to_owned()) {
@@ -82,7 +114,7 @@ impl Gathering {
             return false;
         }
         assert_eq!(ends[victim], End::Killed, "{}", context());
-        let mut survivors = (0..).zip(&ends).filter(|(rank, _)| *rank != victim).map(|(_, end)| end);
+        let mut survivors = (0..).zip(ends).filter(|(rank, _)| *rank != victim).map(|(_, end)| end);
         let (lost, missing) = (format!("lost {victim}"), format!("missing {victim}"));
         let is_right = |end: &End| match end {
             // A rank that is killed as it leaves has passed the barrier.
@@ -99,7 +131,7 @@ impl Gathering {
     }
 
     fn patience_ms(&self) -> u64 {
-        if self.is_known { PATIENCE_MS } else { LITTLE_PATIENCE_MS }
+        if self.is_known { PATIENCE_MS } else { self.little_patience_ms }
     }
 }
 

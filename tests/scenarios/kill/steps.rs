@@ -6,7 +6,7 @@
 //! The steps are those that the library notes ([`shmccl::logs`]); who is to die counts them, and
 //! kills itself at the one of its number.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,19 +16,18 @@ use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::Launch;
 use shmccl::{Error, Rank};
-use support::wait_until;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::kill::device::say;
-use crate::kill::gathering::{self, Gathering};
+use crate::kill::gathering::{self, Gathering, LITTLE_PATIENCE_MS};
 use crate::kill::halting;
 use crate::kill::joining::{self, JoiningTrial, Tally};
 use crate::kill::orphaned::{self, orphan_at};
 use crate::kill::returning::{self, ReturningTrial, Returns};
 use crate::kill::series::Series;
 use crate::kill::stepwise::Said;
-use crate::kill::{long, shared_memory, this_test};
+use crate::kill::{long, this_test};
 
 /// Which step kills, and from when on the process in question counts.
 pub(crate) const NUMBER: &str = "STEP_NUMBER";
@@ -314,18 +313,13 @@ fn whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others
     let test =
         "steps::whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others_are_told";
     let Some(mut series) = Series::begin(test, "steps") else { return };
-    let names = || shared_memory("").into_iter().collect::<BTreeSet<_>>();
-    let before = names();
     for n_ranks in [2, 3] {
         for (victim, who) in [(0, "the host"), (1, "a guest")] {
-            let mut trial = Gathering { test, n_ranks, victim, is_known: false };
+            let mut trial =
+                Gathering { test, n_ranks, victim, little_patience_ms: LITTLE_PATIENCE_MS, is_known: false };
             let steps = at_each_step(who, &mut series, |number| trial.kill_at(number));
             println!("{who} of {n_ranks}: {steps} steps");
             assert!(steps > 5 && trial.is_known, "{steps}");
         }
     }
-    // All who could remove one are gone, so what is left of a meeting stays; names that others have
-    // come and go meanwhile.
-    let after: BTreeSet<_> = names().difference(&before).cloned().collect();
-    wait_until(&format!("none of {after:?} is there any more"), || names().is_disjoint(&after));
 }

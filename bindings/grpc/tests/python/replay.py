@@ -65,10 +65,10 @@ class Client:
     def put(self, device, address, data):
         assert self.stub.Memcpy(put_request(device, address, data)).hostToDevice.success
 
-    def get(self, device, address, length):
+    def get(self, device, address, length, **options):
         request = pb.MemcpyDeviceToHostRequest(
             srcDeviceId=device.deviceId, srcMemAddr=pb.MemAddr(value=address), numBytes=length)
-        data = self.stub.Memcpy(pb.MemcpyRequest(deviceToHost=request)).deviceToHost.dstData
+        data = self.stub.Memcpy(pb.MemcpyRequest(deviceToHost=request), **options).deviceToHost.dstData
         assert len(data) == length
         return data
 
@@ -84,8 +84,8 @@ class Client:
             memAddrs={rank: pb.MemAddr(value=address) for rank, address in (addresses or {}).items()}))
         assert answer.success
 
-    def status(self, comm):
-        return self.stub.GetCommStatus(pb.GetCommStatusRequest(commId=comm)).status - self.shift
+    def status(self, comm, **options):
+        return self.stub.GetCommStatus(pb.GetCommStatusRequest(commId=comm), **options).status - self.shift
 
     def finalize(self, comm):
         assert self.stub.CommFinalize(pb.CommFinalizeRequest(commId=comm)).success

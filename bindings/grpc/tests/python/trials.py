@@ -19,11 +19,13 @@ import time
 import grpc
 
 import gpu_sim_pb2 as pb
+import gpu_sim_pb2_grpc as course
 from pool import Pool
-from replay import FAILED, IN_PROGRESS, MIN, OPTIONS, SUCCESS, Client, Code, packed, refused
+from replay import (
+    FAILED, IN_PROGRESS, MIN, OPTIONS, SUCCESS, Client, Code, packed, receive, refused, send, stream_status)
 from shmccl.v1 import pool_pb2 as v1
 
-HEADERS, GO_AWAY = 1, 7
+HEADERS, GO_AWAY, END_STREAM = 1, 7, 1
 LONG = bool(os.environ.get("SHMCCL_LONG"))
 SEED = int(os.environ.get("SHMCCL_SEED", random.randrange(1 << 32)))
 
@@ -73,16 +75,16 @@ def frame(kind, flags, stream, payload=b""):
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
-def http2_call(path, body, stream=1):
+def http2_call(path, body, more=(), flags=0):
     """The bytes of a connection with one call, its headers in literals."""
     def literal(name, value):
         return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
     headers = b"".join(literal(*pair) for pair in [
         (b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"x"),
-        (b"content-type", b"application/grpc"), (b"te", b"trailers")])
-    return (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, stream, headers)
-            + frame(0, 0, stream, body))
+        (b"content-type", b"application/grpc"), (b"te", b"trailers"), *more])
+    return (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, 1, headers)
+            + frame(0, flags, 1, body))
 
 
 def deadlines(pool):
@@ -102,6 +104,126 @@ def deadlines(pool):
     Pool.until(lambda: client.status(made.commId) == SUCCESS)
     assert client.get(made.devices[1], MIN, 8) == packed([1.0])
     client.destroy(made.commId)
+    kill(front)
+
+
+def crowds(pool):
+    """Writers that have stalled, and calls that wait, keep nobody else from being served."""
+    front = pool.front("handout")
+    clients = [Client(front.addresses[0]) for _ in range(4)]
+    client = clients[0]
+    made = client.init(2)
+    device, leave = made.devices[0], threading.Event()
+
+    def stalled(*first):
+        yield from first
+        leave.wait()
+
+    first = lambda at: v1.WriteRequest(device=device.deviceId.value, address=MIN + at, data=b"x")
+    writers = [clients[1].pool.Write.future(stalled(first(at))) for at in range(100)]
+    Pool.until(lambda: client.get(device, MIN, 100, timeout=60) == b"x" * 100)
+    writers += [it.pool.Write.future(stalled()) for it in clients[2:] for _ in range(100)]
+    health = client.channel.unary_unary("/grpc.health.v1.Health/Check")
+    for _ in range(20):
+        assert client.status(made.commId, timeout=60) == IN_PROGRESS
+        assert health(b"", timeout=60)
+    client.reduce(made.commId, 1)
+    [it.cancel() for it in writers]
+    leave.set()
+    assert client.get(device, MIN + 8, 8, timeout=60) == b"x" * 8, "their places are free again"
+    client.destroy(made.commId)
+    kill(front)
+
+
+def lasting(pool):
+    """Calls that last are bounded, and end with their deadlines."""
+    front = pool.front("handout")
+    client = Client(front.addresses[0])
+    made = client.init(1)
+    watch = lambda: client.pool.Watch(v1.WatchRequest(comm=made.commId))
+    all_watches = [watch() for _ in range(64)]
+    assert all(next(it).comm == made.commId for it in all_watches)
+    with refused(Code.RESOURCE_EXHAUSTED):
+        next(watch())
+    [it.cancel() for it in all_watches]
+    Pool.until(lambda: watches(watch()))
+    host, port = front.addresses[0].rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.settimeout(60)
+        connection.sendall(http2_call("/shmccl.v1.Pool/Watch", bytes(5), [(b"grpc-timeout", b"200m")], END_STREAM))
+        answer, is_over = connection.makefile("rb"), False
+        while not is_over:
+            head = answer.read(9)
+            is_over = head[3] == HEADERS and bool(head[4] & END_STREAM)
+            answer.read(int.from_bytes(head[:3], "big"))
+    client.destroy(made.commId)
+    kill(front)
+
+
+def watches(watch):
+    try:
+        return bool(next(watch))
+    except grpc.RpcError as error:
+        assert error.code() == Code.RESOURCE_EXHAUSTED, error
+        return False
+
+
+def copies_kept(pool):
+    """A copy in pieces ends with its communicator, and touches nothing of the next one."""
+    with Pool(pool.shmccl, pool.front_program, 1, memory="128MiB") as one:
+        client = Client(one.front("handout").addresses[0])
+        made = client.init(1)
+        device, go_on = made.devices[0], threading.Event()
+        number = device.deviceId.value
+
+        def pieces():
+            yield v1.WriteRequest(device=number, address=MIN, data=b"mine")
+            go_on.wait()
+            yield v1.WriteRequest(data=b"mine")
+
+        writing = client.pool.Write.future(pieces())
+        Pool.until(lambda: client.get(device, MIN, 4) == b"mine")
+        reading = client.pool.Read(v1.ReadRequest(device=number, address=MIN, len=100 << 20))
+        assert next(reading).data.startswith(b"mine")
+        client.destroy(made.commId)
+        assert client.init(1).devices[0].deviceId == device.deviceId
+        go_on.set()
+        with refused(Code.NOT_FOUND):
+            writing.result()
+        try:
+            list(reading)
+        except grpc.RpcError as error:
+            # The device hangs up where bytes are on their way.
+            assert error.code() in (Code.NOT_FOUND, Code.ABORTED), error
+        else:
+            raise AssertionError("the rest was read from the next communicator")
+        assert client.get(device, MIN, 8) == bytes(8)
+
+
+def streams_apart(pool):
+    """Streams are those of their communicator: they meet no others, and end with it."""
+    front = pool.front("handout")
+    client = Client(front.addresses[0])
+    Pool.until(lambda: len(pool.device_addresses(front)) == 4)
+    at = pool.device_addresses(front)
+    device = lambda it: course.GPUDeviceStub(grpc.insecure_channel(at[it.deviceId.value], OPTIONS))
+    one, other = client.init(2), client.init(2)
+    target, sender = device(one.devices[1]), device(other.devices[0])
+    first = pb.StreamId(value=1)
+    receive(target, first, MIN, 8, 0)
+    assert [send(sender, MIN, 8, 1).value for _ in range(2)] == [1, 2]
+    assert stream_status(client, target, first) == IN_PROGRESS
+    with refused(Code.NOT_FOUND):
+        stream_status(client, target, pb.StreamId(value=2))
+    client.destroy(one.commId)
+    with refused(Code.NOT_FOUND):
+        stream_status(client, target, first)
+    # Another one has ended the communicator.
+    pool.ctl("destroy", other.commId)
+    again = client.init(4)
+    with refused(Code.NOT_FOUND):
+        stream_status(client, sender, first)
+    client.destroy(again.commId)
     kill(front)
 
 
@@ -297,6 +419,46 @@ def coordinators_killed(pool):
     kill(front)
 
 
+def untold(pool):
+    """What is under way when the coordinator is killed goes on, and is not said to be free to be called again."""
+    front = pool.front("handout")
+    client = Client(front.addresses[0])
+    made = client.init(2)
+    comm, stopped = made.commId, made.devices[1].deviceId.value
+    client.reduce(comm, 1)
+    for is_grouped in (True, False):
+        for device in made.devices:
+            client.put(device, MIN, packed([1.0]))
+        if is_grouped:
+            client.start(comm)
+            client.reduce(comm, 1)
+        os.kill(stopped, signal.SIGSTOP)
+        outcomes = []
+
+        def execute():
+            try:
+                client.end(comm) if is_grouped else client.reduce(comm, 1)
+            except grpc.RpcError as error:
+                outcomes.append((error.code(), "GetCommStatus" in error.details()))
+
+        worker = threading.Thread(target=execute)
+        worker.start()
+        Pool.until(lambda: client.status(comm) == IN_PROGRESS)
+        kill(pool.coordinator)
+        worker.join()
+        os.kill(stopped, signal.SIGCONT)
+        pool.coordinator = pool.start_coordinator()
+        assert outcomes == [(Code.UNKNOWN, True)], outcomes
+        Pool.until(lambda: serves(client, comm))
+        Pool.until(lambda: client.status(comm) != IN_PROGRESS)
+        assert client.status(comm) == SUCCESS
+        assert all(client.get(device, MIN, 8) == packed([2.0]) for device in made.devices), "it was done once"
+        with refused(Code.FAILED_PRECONDITION):
+            client.end(comm)
+    client.destroy(comm)
+    kill(front)
+
+
 def group_gone(pool, front):
     """A group that has gone with its coordinator is not said to have been executed."""
     client = Client(front.addresses[1])
@@ -429,6 +591,18 @@ def fuzz(pool):
     kill(front)
 
 
+def stops(pool):
+    """A front that is told to end leaves no socket behind."""
+    directory = os.path.join(pool.directory.name, "shmccl")
+    for _ in range(100 if LONG else 10):
+        front = pool.start(pool.front_program)
+        Pool.until(lambda: pool.said(front).count("listens at") == 5)
+        front.terminate()
+        assert front.wait() == 0
+        left = [name for name in os.listdir(directory) if name.startswith("grpc")]
+        assert not left, left
+
+
 def resident(process):
     """The resident memory of a process, in bytes."""
     with open(f"/proc/{process.pid}/statm") as statm:
@@ -455,7 +629,9 @@ def idle(pool):
     kill(front)
 
 
-STEPS = [limits, deadlines, clients_gone, strangers, secrets, descriptions, fronts_killed, coordinators_killed, copies_cut, devices_killed, devices_stopped, fuzz, idle]
+STEPS = [
+    limits, deadlines, crowds, lasting, copies_kept, streams_apart, clients_gone, strangers, secrets, descriptions,
+    fronts_killed, coordinators_killed, untold, copies_cut, devices_killed, devices_stopped, stops, fuzz, idle]
 
 
 def main(shmccl, front, *wanted):

@@ -41,7 +41,7 @@ def reductions(rank, n):
         (ReduceOp.MIN, lambda all_: all_.amin(0)), (ReduceOp.PRODUCT, lambda all_: all_.prod(0)),
         (ReduceOp.AVG, lambda all_: all_.sum(0) / n))}
     for dtype in (torch.float32, torch.float64, torch.int32):
-        for count in (0, 1, 7, 1 << 10, (1 << 15) + 3):
+        for count in (0, 1, 7, 1 << 10, (1 << 19) + 3):
             for op, fold in inputs.items():
                 if op == ReduceOp.AVG and not dtype.is_floating_point:
                     continue
@@ -56,7 +56,7 @@ def reductions(rank, n):
 
 
 def moves(rank, n):
-    for count in (1, 7, 1 << 15):
+    for count in (1, 7, 1 << 19):
         mine, every = torch.full((count,), float(rank)), [torch.full((count,), float(peer)) for peer in range(n)]
         for root in range(n):
             tensor = mine.clone()
@@ -91,7 +91,7 @@ def messages(rank, n):
 
 
 def works(rank, n):
-    first, second = torch.ones(4), torch.ones(1 << 15)
+    first, second = torch.ones(4), torch.ones(1 << 19)
     begun = [dist.all_reduce(first, async_op=True), dist.all_reduce(second, async_op=True)]
     doubled = begun[1].get_future().then(lambda future: future.value()[0] * 2)
     [work.wait() for work in begun]
@@ -250,7 +250,7 @@ def test_a_thread_in_a_collective_is_ended_by_the_abort_of_another(tmp_path):
 
 
 def leaves_after_its_last(rank, n):
-    tensor = torch.ones(1 << 15)
+    tensor = torch.ones(1 << 19)
     dist.all_reduce(tensor, async_op=True).wait()
     dist.destroy_process_group()
     assert tensor[0].item() == n

@@ -16,8 +16,9 @@ from torch._C._distributed_c10d import AllgatherOptions, ReduceOp, Work
 
 from ._in_python import InPython
 
-# From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts.
-SHARED_OUT = 64 << 10
+# From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts. Below, the
+# others' wake-ups cost more than what several connections gain.
+SHARED_OUT = 2 << 20
 NO_TIMEOUT = datetime.timedelta(0)
 # A wait for gloo that takes longer than this gets a thread.
 SHORTLY = datetime.timedelta(milliseconds=50)
