@@ -98,7 +98,7 @@ impl Lanes<'_> {
         }
     }
 
-    /// Draws arrows from what an event has waited for: those of data to another rank, or all others.
+    /// Draws arrows from what events have waited for: data of other ranks, or all else.
     fn arrows(&self, canvas: &mut Canvas, of_data: bool) {
         for event in &self.trace.events {
             for cause in event.causes.iter().map(|&cause| &self.trace.events[cause]) {
