@@ -2,7 +2,8 @@
 //!
 //! A *step* counts over how many hops between ranks bytes have come. Time is logical: each
 //! operation takes a unit once what it waits for is there. Hovering over a box or a line tells its
-//! bytes. The label of a box tells from which ranks it takes, to which it gives, and in which steps.
+//! bytes. The label of a box tells from which ranks it takes, to which it gives, and in which
+//! steps.
 
 mod flow;
 mod lanes;
