@@ -5,6 +5,8 @@ use shmccl_plan::{Plan, read, write};
 
 use crate::corpus::load;
 
+type Change = fn(&mut Plan);
+
 /// Returns why a plan is refused once it was changed.
 fn refusal(name: &str, change: impl FnOnce(&mut Plan)) -> String {
     let mut plan = load(name);
@@ -29,7 +31,7 @@ fn local(operation: &mut Operation, buffer: Buffer) {
 
 #[test]
 fn numbers_of_the_plan_stay_within_what_they_can_be() {
-    let cases: [(fn(&mut Plan), &str); 4] = [
+    let cases: [(Change, &str); 4] = [
         (|plan| plan.alignment = 0, "`buffer_alignment` is 0; give 1 to 1048576 bytes"),
         (|plan| plan.alignment = 1 << 21, "`buffer_alignment` is 2097152"),
         (
@@ -46,7 +48,7 @@ fn numbers_of_the_plan_stay_within_what_they_can_be() {
 
 #[test]
 fn what_a_block_lists_is_there() {
-    let cases: [(&str, fn(&mut Plan), &str); 5] = [
+    let cases: [(&str, Change, &str); 5] = [
         (
             "generated/mn_rs_2x2",
             |plan| plan.ranks[0].blocks[0].memory_channels[0] = 1,
@@ -132,13 +134,14 @@ fn parts_and_units_are_what_can_be_cut() {
 #[test]
 fn operands_go_in_pairs_and_with_as_many_channels() {
     let own = Reference { holder: Holder::Local(Buffer::Output), index: 0, size: 1 };
-    let more: [(fn(&mut Operation, Reference), &str); 2] = [
-        (|put, own| put.sources.push(own), "(put): 2 sources for 1 destinations, which go in pairs"),
-        (|put, _| put.targets.push(put.targets[0]), "(put): 1 sources for 2 destinations, which go in pairs"),
-    ];
-    for (change, told) in more {
-        let found = refusal("generated/ag_2", |plan| change(first(plan, Code::Put), own));
-        assert!(found.contains(told), "{told}: {found}");
+    for (sources, targets) in [(2, 1), (1, 2)] {
+        let found = refusal("generated/ag_2", |plan| {
+            let put = first(plan, Code::Put);
+            put.sources = vec![own; sources];
+            put.targets = vec![put.targets[0]; targets];
+        });
+        let told = format!("(put): {sources} sources for {targets} destinations, which go in pairs");
+        assert!(found.contains(&told), "{told}: {found}");
     }
     for code in [Code::PutWithSignal, Code::Put] {
         let found = refusal("generated/mn_rs_2x2", |plan| {
