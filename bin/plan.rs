@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use shmccl_plan::check::{Kind, Report};
+use shmccl_plan::check::{ClassReport, Kind, Report};
 use shmccl_plan::lower::smallest;
 use shmccl_plan::read::{Reading, read_file};
 use shmccl_plan::{Lowered, Plan, Problem, check, diff, draw, import, lower, show, write};
@@ -63,18 +63,23 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
     let plan = read(&args.file)?;
     let report = check(&plan, args.size).map_err(|problems| refused(&args.file, &problems))?;
     let gpu = if args.gpu { check::gpu::differences(&plan) } else { Vec::new() };
+    let duties = if args.gpu { check::gpu::duties(&plan) } else { None };
     let redundant = if args.redundant { check::redundant(&plan) } else { Vec::new() };
     let redundant: Vec<_> = redundant.iter().map(ToString::to_string).collect();
     if let Some(path) = &args.json {
         let mut json = report.to_json();
         json["file"] = args.file.display().to_string().into();
         json["gpu"] = gpu.clone().into();
+        json["gpu_duties"] = duties.clone().into();
         json["redundant"] = redundant.clone().into();
         file::write_json(path, &json)?;
     }
     let mut text = told(&args.file, &report);
     gpu.iter().for_each(|difference| {
         let _ = writeln!(text, "  on a GPU: {difference}");
+    });
+    duties.iter().for_each(|duty| {
+        let _ = writeln!(text, "  note: on a GPU {duty}");
     });
     redundant.iter().for_each(|needless| {
         let _ = writeln!(text, "  note: the plan is right without {needless}");
@@ -85,6 +90,9 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
 
 /// The most findings of a class that are printed.
 const MAX_PRINTED: usize = 20;
+
+/// The most classes of sizes that are named on one line.
+const MAX_SIZES: usize = 4;
 
 /// Tells a report: a line for the plan, then one for each finding.
 fn told(path: &Path, report: &Report) -> String {
@@ -98,9 +106,17 @@ fn told(path: &Path, report: &Report) -> String {
         report.collective,
         report.ranks
     );
+    let mut alike: Vec<Vec<&ClassReport>> = Vec::new();
     for class in &report.classes {
+        match alike.iter_mut().find(|classes| classes[0].findings == class.findings) {
+            Some(classes) => classes.push(class),
+            None => alike.push(vec![class]),
+        }
+    }
+    for classes in alike {
+        let class = classes[0];
         let verdict = class.worst().map_or("clean", Kind::name);
-        let _ = writeln!(text, "  {}: {verdict}", class.about);
+        let _ = writeln!(text, "  {}: {verdict}", sizes(&classes));
         for finding in class.findings.iter().take(MAX_PRINTED) {
             let note = if finding.kind.is_error() { "" } else { "note: " };
             let _ = writeln!(text, "    {note}{finding}");
@@ -111,6 +127,16 @@ fn told(path: &Path, report: &Report) -> String {
         }
     }
     text
+}
+
+/// Names classes of sizes in which the same was found.
+fn sizes(classes: &[&ClassReport]) -> String {
+    let named = classes.iter().take(MAX_SIZES).map(|class| class.about.as_str());
+    let named = named.collect::<Vec<_>>().join("; ");
+    match classes.len().saturating_sub(MAX_SIZES) {
+        0 => named,
+        more => format!("{named}; {more} more, which --json names"),
+    }
 }
 
 fn run_show(args: &ShowArgs) -> Result<u8> {

@@ -72,7 +72,13 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
         report.add(finding);
         return report;
     }
-    let mut first = run(plan, lowered, Model::STRICT, &mut report);
+    let weakest = weakest(lowered);
+    let mut first = run(plan, lowered, weakest, &mut report);
+    let is_decided = first.holds_where_more_is_known();
+    if !is_decided && weakest != Model::STRICT {
+        report = ClassReport::new(class);
+        first = run(plan, lowered, Model::STRICT, &mut report);
+    }
     if first.is_cut_short {
         return report;
     }
@@ -81,7 +87,7 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
     }
     report.extend(class.undecided.iter().cloned());
     sort_races(plan, lowered, &first.races, &mut report);
-    if !first.is_stuck {
+    if !is_decided && !first.is_stuck {
         notes(plan, lowered, &first.races, &mut report);
     }
     report.findings.sort_by_key(|finding| finding.kind);
@@ -92,8 +98,17 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
 struct Found {
     races: Races,
     has_chances: bool,
+    /// Whether several threads add to one counter, or take from one.
+    has_shared_counters: bool,
     is_stuck: bool,
     is_cut_short: bool,
+}
+
+impl Found {
+    /// Whether a model in which all know the same or more finds the same: no race, and no chance.
+    fn holds_where_more_is_known(&self) -> bool {
+        self.races.is_empty() && !self.has_shared_counters && !self.is_stuck && !self.is_cut_short
+    }
 }
 
 /// Runs a plan once, and reports all but races.
@@ -101,10 +116,10 @@ fn run(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -
     let mut machine = Machine::new(lowered, plan.alignment, model);
     machine.run();
     let races = std::mem::take(&mut machine.memory.races);
-    let has_chances = !machine.chances.is_empty();
+    let (has_chances, has_shared_counters) = (!machine.chances.is_empty(), machine.has_shared_counters);
     if machine.is_cut_short {
         report.add(findings::cut_short());
-        return Found { races, has_chances, is_stuck: false, is_cut_short: true };
+        return Found { races, has_chances, has_shared_counters, is_stuck: false, is_cut_short: true };
     }
     let stuck = stuck::findings(&machine);
     let is_stuck = stuck.is_some();
@@ -114,7 +129,7 @@ fn run(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -
         report.extend(outcome::balance(&machine));
     }
     report.extend(machine.chances.iter().map(|chance| findings::chance(lowered, chance)));
-    Found { races, has_chances, is_stuck, is_cut_short: false }
+    Found { races, has_chances, has_shared_counters, is_stuck, is_cut_short: false }
 }
 
 /// Says that a plan takes more than a check has, if so.
@@ -157,17 +172,24 @@ fn sort_races(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassR
     }
 }
 
+/// Returns the model in which actors know the least: neither what ends in flight, nor what relaxed
+/// signals tell.
+fn weakest(lowered: &Lowered) -> Model {
+    Model {
+        flushed_end: !(has_pushes(lowered) && holds(Rule::EndsInFlight)),
+        relaxed_orders: !(has_relaxed(lowered) && holds(Rule::RelaxedIsNoOrder)),
+        ..Model::STRICT
+    }
+}
+
 /// Adds what is right as this library runs plans, and is not for every executor.
 fn notes(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
+    let Model { flushed_end, relaxed_orders, .. } = weakest(lowered);
     let weaker = [
-        (Kind::MissingFlush, has_pushes(lowered), Model { flushed_end: false, ..Model::STRICT }),
-        (Kind::RelaxedOrder, has_relaxed(lowered), Model { relaxed_orders: false, ..Model::STRICT }),
+        (Kind::MissingFlush, Model { flushed_end, ..Model::STRICT }),
+        (Kind::RelaxedOrder, Model { relaxed_orders, ..Model::STRICT }),
     ];
-    for (kind, applies, model) in weaker {
-        let rule = if kind == Kind::MissingFlush { Rule::EndsInFlight } else { Rule::RelaxedIsNoOrder };
-        if !applies || !holds(rule) {
-            continue;
-        }
+    for (kind, model) in weaker.into_iter().filter(|(_, model)| *model != Model::STRICT) {
         let found = races_in(plan, lowered, model, report);
         let new = found.iter().filter(|(key, _)| !races.contains_key(*key));
         report.extend(new.map(|(_, race)| findings::race(plan, lowered, kind, race)));

@@ -2,7 +2,8 @@
 //!
 //! A *step* counts over how many hops between ranks bytes have come. Time is logical: each
 //! operation takes a unit once what it waits for is there. Hovering over a box or a line tells its
-//! bytes.
+//! bytes. The label of a box tells from which ranks it takes, to which it gives, and in which
+//! steps.
 
 mod flow;
 mod lanes;
@@ -15,6 +16,9 @@ use crate::trace::trace;
 
 /// The most steps of all blocks that are drawn.
 const MAX_STEPS: usize = 20_000;
+
+/// How to read what moves.
+const EXAMPLE: &str = "0 \u{2192} 1  o[2..4] to s[0..2] (of 0+1): chunks 2 and 3 of the output of rank 0 go to chunks 0 and 1 of the scratch of rank 1; they combine the inputs of ranks 0 and 1";
 
 /// The colours of ranks, by turns.
 const COLOURS: [&str; 8] =
@@ -41,11 +45,12 @@ pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
         &format!("{}: {} of {} ranks", plan.name, plan.collective, plan.ranks.len()),
     );
     let about = format!(
-        "{place}, protocol {}, {} bytes, chunks of {} bytes; i, o, s: input, output, scratch; [0..2]: chunks 0 and 1; of 0+1: combines the inputs of ranks 0 and 1",
+        "{place}, protocol {}, {} bytes, chunks of {} bytes; i, o, s: input, output, scratch",
         plan.protocol, lowered.message, lowered.chunk
     );
     canvas.text((20, 50), 12, "#555", &about);
-    let below = flow::draw(&mut canvas, lowered, &trace, 80);
+    canvas.text((20, 66), 12, "#555", EXAMPLE);
+    let below = flow::draw(&mut canvas, lowered, &trace, 96);
     lanes::draw(&mut canvas, plan, lowered, &trace, below + 30);
     Ok(canvas.finish())
 }

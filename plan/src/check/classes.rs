@@ -12,6 +12,7 @@ use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgr
 use crate::problem::{Place, Problem};
 
 use super::report::Finding;
+use super::rule::{Rule, holds};
 use super::{findings, slices as cut};
 
 /// The most units of a chunk for which units and wraps keep their exact relation.
@@ -54,7 +55,7 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
         return Ok(classes);
     }
     let lengths = cut::lengths(plan);
-    for units in &lengths.others {
+    for units in lengths.others.iter().filter(|_| holds(Rule::SlicesLieOtherwise)) {
         let chunk = plan.alignment * units;
         let about = format!("chunks of {chunk} bytes, whose slices lie otherwise");
         classes.push(class(plan, about, chunk, None)?);
@@ -70,7 +71,7 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
             wrapped(plan, &pipelines, (unit, wrap), &mut classes)?;
         }
     }
-    if let Some(at) = pipelines.scratch.filter(|_| wrap < most) {
+    if let Some(at) = pipelines.scratch.filter(|_| wrap < most && holds(Rule::ChunksOverlap)) {
         classes.extend(overlapping(plan, &pipelines, (unit, wrap), at));
     }
     Ok(classes)
@@ -139,8 +140,10 @@ fn many_iterations(
     let largest = pipelines.units.iter().max().map_or(0, |most| most / common * unit);
     let scaled = Scaled { unit: (unit, common), wraps: vec![usize::MAX; plan.ranks.len()] };
     let about = format!("chunks of more than {least} bytes");
-    classes.push(class(plan, about, 3 * largest + unit, Some(&scaled))?);
-    if pipelines.have_slices {
+    if holds(Rule::PipelinesRepeat) {
+        classes.push(class(plan, about, 3 * largest + unit, Some(&scaled))?);
+    }
+    if pipelines.have_slices && holds(Rule::SlicesRepeat) {
         let chunk = (3 * largest + unit).saturating_mul(slices(plan));
         let about = format!("slices of more than {least} bytes");
         classes.push(class(plan, about, chunk, Some(&scaled))?);
@@ -171,8 +174,10 @@ fn wrapped(
     let chunk = 2 * most + scale(largest) + unit;
     let about = format!("chunks of more than {wrap} bytes, which wrap in scratch");
     let undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
-    classes.push(Class { undecided: undecided.clone(), ..class(plan, about, chunk, Some(&scaled))? });
-    if pipelines.have_slices {
+    if holds(Rule::ChunksWrap) {
+        classes.push(Class { undecided: undecided.clone(), ..class(plan, about, chunk, Some(&scaled))? });
+    }
+    if pipelines.have_slices && holds(Rule::SlicesWrap) {
         let chunk = chunk.saturating_mul(slices(plan));
         let about = format!("slices of more than {wrap} bytes, which wrap in scratch");
         match class(plan, about, chunk, Some(&scaled)) {

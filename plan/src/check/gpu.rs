@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::plan::{Buffer, ChannelKind, Code, Holder, Operation, Operator, Plan, RankProgram, Reference};
+use crate::plan::{
+    Block, Buffer, ChannelKind, Code, Holder, Operation, Operator, Plan, RankProgram, Reference,
+};
 use crate::problem::Place;
 use crate::rules::each_operation;
 
@@ -20,8 +22,8 @@ pub fn differences(plan: &Plan) -> Vec<String> {
         }
         for (index, block) in program.blocks.iter().enumerate() {
             each_operation(&block.operations, Place::block(rank, index), &mut |operation, at| {
-                let types = |references: &[Reference]| buffers(program, block, operation, references);
-                found.extend(of_operation(plan, operation, &types).map(|what| format!("{at}: {what}")));
+                let differences = of_operation(plan, (program, block), operation);
+                found.extend(differences.into_iter().map(|what| format!("{at}: {what}")));
             });
         }
     }
@@ -61,63 +63,78 @@ fn limits(rank: usize, program: &RankProgram, found: &mut Vec<String>) {
     limit(Place::rank(rank), "barriers", barriers.len(), 16);
 }
 
+/// Returns what its executor asks of callers, where the format asks nothing.
+#[must_use]
+pub fn duties(plan: &Plan) -> Option<String> {
+    let mut first = None;
+    for (rank, program) in plan.ranks.iter().enumerate() {
+        for (index, block) in program.blocks.iter().enumerate() {
+            each_operation(&block.operations, Place::block(rank, index), &mut |operation, at| {
+                if far(program, block, operation).iter().any(|buffer| *buffer != Buffer::Scratch) {
+                    first.get_or_insert(at);
+                }
+            });
+        }
+    }
+    let told = "all ranks must pass buffers at equal offsets within their allocations";
+    first.map(|at| format!("{told}: far addresses, as in {at}, take the offset of the own rank"))
+}
+
 /// What its executor does with an operation, where that is not what the format says.
 fn of_operation(
     plan: &Plan,
+    (program, block): (&RankProgram, &Block),
     operation: &Operation,
-    types: &impl Fn(&[Reference]) -> Vec<Option<Buffer>>,
-) -> Option<String> {
-    let pairs = || operation.sources.iter().zip(&operation.targets);
-    let shifted = || pairs().any(|(source, target)| source.index != target.index);
-    let is_memory = operation.kind == Some(ChannelKind::Memory);
-    let plain_scratch = || {
-        let far = |reference: &&Reference| matches!(reference.holder, Holder::Remote(_));
-        let far: Vec<_> = operation.sources.iter().chain(&operation.targets).filter(far).copied().collect();
-        plan.double_scratch && !operation.code.is_of_packets() && types(&far).contains(&Some(Buffer::Scratch))
-    };
-    let mixed = || {
-        let types = types(&operation.sources);
-        types.iter().any(|buffer| *buffer != types[0])
-    };
-    let what = match operation.code {
-        Code::Get if shifted() => "get exchanges the two offsets, which differ",
-        Code::Flush => "flush does nothing",
-        Code::Put | Code::PutPackets if is_memory && mixed() => {
-            "a fused put takes the buffer of all sources from the first"
-        }
-        Code::PutPackets if operation.kind == Some(ChannelKind::Port) => {
-            "packets over a port come from the first plan of a process only"
-        }
-        Code::GroupLoadReduce => "glre is refused",
-        Code::GroupLoadReduceStore if shifted() => "glres takes the source's index for its destination",
-        _ if operation.code.is_reduction() && operation.operator != Operator::Sum => {
-            "every reduction is a sum"
-        }
-        _ if plain_scratch() => "far plain accesses use the first half of scratch in every launch",
-        Code::Pipeline if operation.inner().iter().any(|inner| inner.slice.is_some()) => {
-            "a slice that is shorter than a pipeline's offset is copied out of range"
-        }
-        _ => return None,
-    };
-    Some(what.to_owned())
+) -> Vec<&'static str> {
+    let is_shifted =
+        operation.sources.iter().zip(&operation.targets).any(|(from, to)| from.index != to.index);
+    let is_of = |codes: &[Code], kind| codes.contains(&operation.code) && operation.kind == Some(kind);
+    let is_mixed = || operation.sources.windows(2).any(|two| two[0].holder != two[1].holder);
+    let far = || far(program, block, operation);
+    let is_sliced = |operation: &Operation| operation.slice.is_some();
+    let code = operation.code;
+    let all = [
+        (code == Code::Get && is_shifted, "get exchanges the two offsets, which differ"),
+        (code == Code::Flush, "flush does nothing"),
+        (
+            is_of(&[Code::Put, Code::PutPackets], ChannelKind::Memory) && is_mixed(),
+            "a fused put takes the buffer of all sources from the first",
+        ),
+        (
+            is_of(&[Code::PutPackets], ChannelKind::Port),
+            "packets over a port come from the first plan of a process only",
+        ),
+        (code == Code::GroupLoadReduce, "glre is refused"),
+        (
+            code == Code::GroupLoadReduceStore && is_shifted,
+            "glres takes the source's index for its destination",
+        ),
+        (code.is_reduction() && operation.operator != Operator::Sum, "every reduction is a sum"),
+        (
+            plan.double_scratch && !code.is_of_packets() && far().contains(&Buffer::Scratch),
+            "far plain accesses use the first half of scratch in every launch",
+        ),
+        (
+            operation.inner().iter().any(is_sliced),
+            "a slice that is shorter than a pipeline's offset is copied out of range",
+        ),
+    ];
+    all.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect()
 }
 
-/// Returns the buffers that references name.
-fn buffers(
-    program: &RankProgram,
-    block: &crate::plan::Block,
-    operation: &Operation,
-    references: &[Reference],
-) -> Vec<Option<Buffer>> {
-    let far = |id: u32| {
-        let kind = operation.kind?;
-        let index = *block.remote_buffers(kind).get(id as usize)?;
-        program.remote_buffers.get(index as usize).map(|buffer| buffer.buffer)
-    };
+/// Returns the buffers of other ranks that an operation names.
+fn far(program: &RankProgram, block: &Block, operation: &Operation) -> Vec<Buffer> {
+    let kind = operation.kind.unwrap_or(ChannelKind::Memory);
     let of = |reference: &Reference| match reference.holder {
-        Holder::Local(buffer) => Some(buffer),
-        Holder::Remote(id) => far(id),
-        Holder::Switch(_) => None,
+        Holder::Local(_) => None,
+        Holder::Remote(id) => {
+            let index = *block.remote_buffers(kind).get(id as usize)?;
+            program.remote_buffers.get(index as usize).map(|buffer| buffer.buffer)
+        }
+        Holder::Switch(id) => {
+            let index = *block.switch_groups.get(id as usize)?;
+            program.switch_groups.get(index as usize).map(|group| group.buffer)
+        }
     };
-    references.iter().map(of).collect()
+    operation.sources.iter().chain(&operation.targets).filter_map(of).collect()
 }

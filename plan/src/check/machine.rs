@@ -58,6 +58,8 @@ pub(super) struct Machine<'a> {
     pub(super) ranks: Vec<Rank>,
     /// What orders signals, semaphores or pushes by chance.
     pub(super) chances: BTreeSet<Chance>,
+    /// Whether several threads add to one counter, or take from one.
+    pub(super) has_shared_counters: bool,
     /// Whether the run has ended early, as it would take too much memory.
     pub(super) is_cut_short: bool,
     /// The clock that all others came of.
@@ -173,6 +175,7 @@ impl<'a> Machine<'a> {
             values: Values::new(),
             ranks,
             chances: BTreeSet::new(),
+            has_shared_counters: false,
             is_cut_short: false,
             zero,
         }

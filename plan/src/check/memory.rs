@@ -91,14 +91,13 @@ impl Cell {
             && self.packet.as_ref().zip(packet).is_some_and(|(one, other)| is_same(one, other))
     }
 
-    /// Puts something else into the cell. Returns the reads of what it held.
-    fn replace(&mut self, value: Value, packet: Option<Packet>) -> Vec<Access> {
+    /// Puts something else into the cell.
+    fn replace(&mut self, value: Value, packet: Option<Packet>) {
         if let Some(flag) = packet.as_ref().map(|packet| packet.flag) {
             self.is_written_again = flag <= self.flag;
             self.flag = flag.max(self.flag);
         }
         (self.value, self.packet) = (value, packet);
-        std::mem::take(&mut self.reads)
     }
 }
 
@@ -144,7 +143,8 @@ impl Memory {
             None if of_packets && !holds(Rule::PacketsAreRead) => {}
             None => cell.reads.push(*access),
         }
-        let value = if cell.packet.is_some() && !of_packets { Values::UNDEFINED } else { cell.value };
+        let is_torn = cell.packet.is_some() && !of_packets && holds(Rule::PacketsAreNotPlain);
+        let value = if is_torn { Values::UNDEFINED } else { cell.value };
         if let Some(first) = race {
             self.note(Hazard::ReadAfterWrite, first, *access, spot);
         }
@@ -162,30 +162,32 @@ impl Memory {
         let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
         let overwritten = cell.write.filter(|write| !is_ordered(write, access, view));
         cell.write = Some(*access);
-        let reads = match cell.holds_already(value, packet.as_ref()) {
-            true => Vec::new(),
-            false => cell.replace(value, packet),
-        };
+        let mut unordered = Vec::new();
+        if !cell.holds_already(value, packet.as_ref()) {
+            cell.replace(value, packet);
+            unordered.extend(cell.reads.iter().filter(|read| !is_ordered(read, access, view)));
+            cell.reads.clear();
+        }
         if let Some(first) = overwritten {
             self.note(Hazard::WriteAfterWrite, first, *access, spot);
         }
-        for read in reads.into_iter().filter(|read| !is_ordered(read, access, view)) {
+        for read in unordered {
             self.note(Hazard::WriteAfterRead, read, *access, spot);
         }
     }
 
     fn note(&mut self, hazard: Hazard, first: Access, second: Access, spot: Spot) {
-        let rule = match hazard {
-            Hazard::ReadAfterWrite => Rule::ReadAfterWrite,
-            Hazard::WriteAfterWrite => Rule::WriteAfterWrite,
-            Hazard::WriteAfterRead => Rule::WriteAfterRead,
+        let is_hazard = match hazard {
+            Hazard::ReadAfterWrite => holds(Rule::ReadAfterWrite),
+            Hazard::WriteAfterWrite => holds(Rule::WriteAfterWrite),
+            Hazard::WriteAfterRead => holds(Rule::WriteAfterRead),
         };
         let is_ignored = |access: &Access| match access.origin {
             Origin::Operation(..) => false,
             Origin::Input(_) => !holds(Rule::CallersWrite),
             Origin::Result(_) => !holds(Rule::CallersRead),
         };
-        if !holds(rule) || is_ignored(&first) || is_ignored(&second) {
+        if !is_hazard || is_ignored(&first) || is_ignored(&second) {
             return;
         }
         let key = (first.origin, second.origin, hazard);

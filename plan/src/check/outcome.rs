@@ -1,6 +1,7 @@
 //! What a run has left: results, and counters.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::findings;
 use super::machine::{Count, Machine};
@@ -17,7 +18,7 @@ struct Wrong {
     launch: usize,
     cell: usize,
     value: Value,
-    parts: Parts,
+    parts: Rc<Parts>,
     expected: Vec<Expression>,
     /// How many more there are.
     more: usize,
@@ -265,11 +266,11 @@ pub(super) fn balance(machine: &Machine<'_>) -> Vec<Finding> {
         let semaphores =
             state.semaphores.iter().enumerate().map(|(index, counted)| (Count::Semaphore(index), counted));
         for (count, counted) in signals.chain(semaphores).filter(|(count, counted)| {
-            let rule = match count {
-                Count::Signals(_) => Rule::SignalsBalance,
-                Count::Semaphore(_) => Rule::SemaphoresBalance,
+            let balances = match count {
+                Count::Signals(_) => holds(Rule::SignalsBalance),
+                Count::Semaphore(_) => holds(Rule::SemaphoresBalance),
             };
-            counted.surplus() != 0 && holds(rule)
+            counted.surplus() != 0 && balances
         }) {
             let surplus = counted.surplus();
             let what = if surplus > 0 { "more added than taken" } else { "more taken than added" };

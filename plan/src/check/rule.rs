@@ -51,6 +51,22 @@ pub(super) enum Rule {
     TakersAreOrdered,
     /// All blocks end.
     BlocksEnd,
+    /// Memory that holds packets is not read as it is.
+    PacketsAreNotPlain,
+    /// The two halves of a packet are of one packet.
+    PacketsAreWhole,
+    /// In some sizes slices lie to each other otherwise.
+    SlicesLieOtherwise,
+    /// In some sizes pipelines run several times.
+    PipelinesRepeat,
+    /// In some sizes slices are longer than a unit.
+    SlicesRepeat,
+    /// In some sizes chunks wrap in scratch.
+    ChunksWrap,
+    /// In some sizes slices wrap in scratch.
+    SlicesWrap,
+    /// In some sizes chunks overlap in scratch.
+    ChunksOverlap,
 }
 
 /// Whether a rule holds, as it does but in a test that switches it off.

@@ -1,6 +1,7 @@
 //! What a cell holds, as an expression over inputs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use crate::plan::Operator;
 
@@ -29,6 +30,8 @@ pub(super) const MAX_PARTS: usize = if cfg!(test) { 1 << 16 } else { 1 << 26 };
 pub(super) struct Values {
     all: Vec<Expression>,
     index: HashMap<Expression, Value>,
+    /// What was asked before, as ranks have the same results.
+    parts: HashMap<Value, Rc<Parts>>,
     /// How many parts of results were looked at.
     looked: usize,
 }
@@ -52,7 +55,7 @@ impl Values {
     pub(super) const UNDEFINED: Value = Value(0);
 
     pub(super) fn new() -> Self {
-        let mut values = Self { all: Vec::new(), index: HashMap::new(), looked: 0 };
+        let mut values = Self { all: Vec::new(), index: HashMap::new(), parts: HashMap::new(), looked: 0 };
         values.of(Expression::Undefined);
         values
     }
@@ -70,7 +73,10 @@ impl Values {
     }
 
     /// Returns what a value is made of.
-    pub(super) fn parts(&mut self, value: Value) -> Result<Parts, TooManyParts> {
+    pub(super) fn parts(&mut self, value: Value) -> Result<Rc<Parts>, TooManyParts> {
+        if let Some(parts) = self.parts.get(&value) {
+            return Ok(Rc::clone(parts));
+        }
         let (mut parts, mut counts) = (Parts::default(), BTreeMap::from([(value, 1_u64)]));
         // Children come before their parents, so the count of the last one is complete.
         while let Some((next, count)) = counts.pop_last() {
@@ -89,6 +95,8 @@ impl Values {
                 leaf => drop(parts.leaves.insert(leaf, count)),
             }
         }
+        let parts = Rc::new(parts);
+        self.parts.insert(value, Rc::clone(&parts));
         Ok(parts)
     }
 

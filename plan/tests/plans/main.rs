@@ -6,6 +6,8 @@ mod corpus;
 mod false_clean;
 mod imported;
 mod interpreted;
+mod musts;
 mod mutants;
+mod on_a_gpu;
 mod shown;
 mod written;

@@ -45,3 +45,19 @@ fn what_a_switch_reduces_is_shown_as_two_steps() {
     let told = shown("generated/ex_ar_nvls_4", 64);
     assert!(told.contains("step 2: 12 pairs of ranks") && !told.contains("step 3"), "{told}");
 }
+
+#[test]
+fn a_picture_says_in_each_box_from_whom_to_whom_and_in_which_step() {
+    let drawn = |name: &str, message| {
+        let plan = load(name);
+        draw::draw(&plan, &lower(&plan, message).unwrap()).unwrap()
+    };
+    let picture = drawn("upstream/reduce", 64);
+    for label in [">signal \u{2192}1<", ">wait \u{2190}0<", ">rres \u{2194}1 (1,2)<", ">put \u{2192}0 (2)<"] {
+        assert!(picture.contains(label), "{label}: {picture}");
+    }
+    let picture = drawn("generated/ar_4", 512);
+    for told in [">rres \u{2194}1,2,3 (1,2)<", "0 \u{2192} 1  o[0..8] to o[0..8] (of 0+1+2+3)"] {
+        assert!(picture.contains(told), "{told}: {picture}");
+    }
+}

@@ -61,10 +61,13 @@ pub(super) struct Thread {
 }
 
 impl Thread {
+    fn is_other(&self, last: &Self) -> bool {
+        (self.actor, self.slot) != (last.actor, last.slot)
+    }
+
     /// Whether it comes after another one by chance only, as far as it knows.
     fn follows_by_chance(&self, last: &Self, known: &Clock) -> bool {
-        let is_same = (self.actor, self.slot) == (last.actor, last.slot);
-        !is_same && known.of(last.actor) <= last.position
+        self.is_other(last) && known.of(last.actor) <= last.position
     }
 }
 
@@ -93,11 +96,13 @@ impl Machine<'_> {
     pub(super) fn add(&mut self, by: Thread, rank: usize, counter: Count, published: Published) {
         let counted = self.ranks[rank].counted(counter);
         let last = counted.adder.replace((by, published.clock.clone()));
+        let is_shared = last.as_ref().is_some_and(|(last, _)| by.is_other(last));
         let chance = last.filter(|(last, told)| {
             let is_told = last.actor == by.actor && *told == published.clock;
             !is_told && by.follows_by_chance(last, &published.clock)
         });
         counted.waiting.push_back(published);
+        self.has_shared_counters |= is_shared;
         if let Some((last, _)) = chance.filter(|_| holds(Rule::AddersAreOrdered)) {
             self.note(Chance { rank, counter, takes: false, blocks: [last.block, by.block] });
         }
@@ -136,6 +141,7 @@ impl Machine<'_> {
             }
         }
         let last = self.ranks[rank].counted(counter).taker.replace(by);
+        self.has_shared_counters |= last.is_some_and(|last| by.is_other(&last));
         let chance = last.filter(|last| by.follows_by_chance(last, &known));
         if let Some(last) = chance.filter(|_| holds(Rule::TakersAreOrdered)) {
             self.note(Chance { rank, counter, takes: true, blocks: [last.block, by.block] });

@@ -18,6 +18,8 @@ struct Moving {
     /// What it knows beside packets.
     base: Clock,
     launch: u64,
+    /// What the packets of this cell carry.
+    packets: Vec<Clock>,
     /// The last view with packets, and what it came from, as most cells have the same.
     view: Option<(Vec<Clock>, Clock, Clock)>,
     /// What all packets so far have told.
@@ -57,6 +59,7 @@ impl Machine<'_> {
             },
             base: task.base.clone(),
             launch: state.launch,
+            packets: Vec::new(),
             view: None,
             learned: None,
         };
@@ -85,20 +88,20 @@ impl Machine<'_> {
         (first, cells, index): (usize, usize, usize),
         moving: &mut Moving,
     ) -> bool {
-        let mut packets = Vec::new();
+        moving.packets.clear();
         for source in code.sources(transfer).iter().filter(|source| source.form == Form::Packets) {
             let (spot, _) = self.place(source, (first, cells, index), moving.launch);
             for half in 0..2 {
                 let cell = self.memory.cell(Spot { cell: spot.cell + half, ..spot });
                 match &cell.packet {
                     Some(packet) if packet.flag == moving.launch || !holds(Rule::PacketsHaveFlags) => {
-                        packets.push(packet.clock.clone())
+                        moving.packets.push(packet.clock.clone())
                     }
                     _ => return false,
                 }
             }
         }
-        let (view, told) = moving.view_of(packets);
+        let (view, told) = moving.view_of_packets();
         let mut value: Option<Value> = None;
         for source in code.sources(transfer) {
             let read = self.read_operand(source, (first, cells, index), moving, &view);
@@ -147,6 +150,7 @@ impl Machine<'_> {
         });
         match halves {
             [(one, false), (other, false)] if one == other => one,
+            [(one, _), _] if !holds(Rule::PacketsAreWhole) => one,
             _ => Values::UNDEFINED,
         }
     }
@@ -274,22 +278,22 @@ fn is_forward(lowered: &crate::lower::Lowered, rank: usize, block: usize, step: 
 }
 
 impl Moving {
-    /// Returns the view of a cell whose packets carry these clocks, and what it tells in packets.
-    fn view_of(&mut self, packets: Vec<Clock>) -> (Clock, Clock) {
+    /// Returns the view of the cell with what its packets carry, and what it tells in packets.
+    fn view_of_packets(&mut self) -> (Clock, Clock) {
         if let Some((from, view, told)) = &self.view {
-            let mut pairs = from.iter().zip(&packets);
-            if from.len() == packets.len() && pairs.all(|(one, other)| one.is_same(other)) {
+            let mut pairs = from.iter().zip(&self.packets);
+            if from.len() == self.packets.len() && pairs.all(|(one, other)| one.is_same(other)) {
                 return (view.clone(), told.clone());
             }
         }
         let mut view = self.base.clone();
-        packets.iter().for_each(|clock| view.join(clock));
-        if !packets.is_empty() {
+        self.packets.iter().for_each(|clock| view.join(clock));
+        if !self.packets.is_empty() {
             join_into(&mut self.learned, &view);
         }
         let mut told = view.clone();
         told.reach(self.access.actor, self.access.position);
-        self.view = Some((packets, view.clone(), told.clone()));
+        self.view = Some((self.packets.clone(), view.clone(), told.clone()));
         (view, told)
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Rule;
 use crate::build::Program;
-use crate::check::{Kind, check};
+use crate::check::{ClassReport, Kind, check};
 use crate::plan::{Code, Operator, Plan};
 use crate::read::read_file;
 
@@ -42,6 +42,14 @@ const ALL: &[Rule] = &[
     Rule::AddersAreOrdered,
     Rule::TakersAreOrdered,
     Rule::BlocksEnd,
+    Rule::PacketsAreNotPlain,
+    Rule::PacketsAreWhole,
+    Rule::SlicesLieOtherwise,
+    Rule::PipelinesRepeat,
+    Rule::SlicesRepeat,
+    Rule::ChunksWrap,
+    Rule::SlicesWrap,
+    Rule::ChunksOverlap,
 ];
 
 fn load(name: &str) -> Plan {
@@ -75,7 +83,14 @@ fn candidates() -> Vec<(String, Plan)> {
         ("two writers".to_owned(), two_copies([0, 1], [0, 0])),
         ("reader, then writer".to_owned(), two_copies([0, 1], [2, 0])),
         ("writer, then reader".to_owned(), two_copies([1, 0], [0, 2])),
+        ("packets as they are".to_owned(), packets_as_they_are()),
+        ("swapped halves".to_owned(), swapped_halves()),
+        ("many units".to_owned(), released_in_each_unit()),
+        ("fine slices".to_owned(), finer_slices_follow()),
     ];
+    let sizes = ["false_clean/slice4of2", "false_clean/slice_wrap", "false_clean/reuse_nopipe"];
+    found.extend(sizes.map(|name| (name.to_owned(), load(name))));
+    found.push((UNCREDITED.to_owned(), load(UNCREDITED)));
     for name in names {
         let plan = load(name);
         found.push((name.to_owned(), plan.clone()));
@@ -195,6 +210,71 @@ fn unfenced() -> Plan {
     plan
 }
 
+/// Blocks follow each other through scratch, which wraps in long chunks, and give no credits back.
+const UNCREDITED: &str = "generated/ar_pipeline_2";
+
+/// A block unpacks its packets as if they were none.
+fn packets_as_they_are() -> Plan {
+    let mut program = Program::new("plain", "allreduce", 1).packets().chunks(1, 1, 1);
+    let (block, scratch) = (program.block(0), program.scratch(0, 0..1));
+    program.copy_to_packets(block, program.input(0, 0..1), scratch).unwrap();
+    program.copy(block, scratch, program.output(0, 0..1)).unwrap();
+    program.finish_unproved().unwrap()
+}
+
+/// Ranks push packets to each other as bytes, the second half first.
+fn swapped_halves() -> Plan {
+    let mut program = Program::new("halves", "sendrecv", 2).packets().chunks(1, 1, 6);
+    let ports = [(0, 1), (1, 0)].map(|(rank, peer)| program.port_channel(rank, peer));
+    for (rank, port) in ports.into_iter().enumerate() {
+        let block = program.block(rank);
+        program.copy_to_packets(block, program.input(rank, 0..1), program.scratch(rank, 0..1)).unwrap();
+        for (from, to) in [(1, 4), (0, 5)] {
+            let copy = (program.scratch(rank, from..from + 1), program.scratch(1 - rank, to..to + 1));
+            program.put_with_signal(block, port, copy, true).unwrap();
+        }
+        program.wait(block, port).unwrap();
+        program.wait(block, port).unwrap();
+        program.unpack_packets(block, program.scratch(rank, 2..3), program.output(rank, 0..1)).unwrap();
+    }
+    program.finish_unproved().unwrap()
+}
+
+/// A block copies in units, after each of which it releases a semaphore; another acquires it once.
+fn released_in_each_unit() -> Plan {
+    let mut program = Program::new("units", "test", 1).chunks(1, 1, 1);
+    let (semaphore, writer, reader) = (program.semaphore(0, 0), program.block(0), program.block(0));
+    let scratch = program.scratch(0, 0..1);
+    program.begin_pipeline(writer, 16, 1).unwrap();
+    program.copy(writer, program.input(0, 0..1), scratch).unwrap();
+    program.release(writer, semaphore).unwrap();
+    program.end_pipeline(writer).unwrap();
+    program.acquire(reader, semaphore).unwrap();
+    program.copy(reader, scratch, program.output(0, 0..1)).unwrap();
+    program.finish_unproved().unwrap()
+}
+
+/// A block copies units of 8 slices on, of 16: the odd ones of these come too early, once a slice
+/// has more than a unit.
+fn finer_slices_follow() -> Plan {
+    let mut program = Program::new("slices", "allreduce", 1).chunks(1, 1, 1);
+    let (block, scratch) = (program.block(0), program.scratch(0, 0..1));
+    program.begin_pipeline(block, 4096, 1).unwrap();
+    let slices = [8, 16].into_iter().flat_map(|of| (0..of).map(move |part| (part, of)));
+    for (_, of) in slices.clone() {
+        let (from, to) =
+            if of == 8 { (program.input(0, 0..1), scratch) } else { (scratch, program.output(0, 0..1)) };
+        program.copy(block, from, to).unwrap();
+    }
+    program.end_pipeline(block).unwrap();
+    let mut plan = program.finish_unproved().unwrap();
+    let pipelines = plan.ranks[0].blocks[0].operations.iter_mut().filter_map(|of| of.pipeline.as_mut());
+    let inner = pipelines.flat_map(|pipeline| &mut pipeline.operations);
+    let copies = inner.filter(|operation| operation.code == Code::Copy);
+    copies.zip(slices).for_each(|(copy, slice)| copy.slice = Some(slice));
+    plan
+}
+
 fn released_twice() -> Plan {
     let mut program = Program::new("releases", "test", 1);
     let (semaphore, one, other) = (program.semaphore(0, 0), program.block(0), program.block(0));
@@ -206,7 +286,7 @@ fn released_twice() -> Plan {
 
 fn kinds(plan: &Plan) -> BTreeSet<Kind> {
     let report = check(plan, None).unwrap();
-    report.classes[0].findings.iter().map(|finding| finding.kind).collect()
+    report.classes.iter().flat_map(|class| &class.findings).map(|finding| finding.kind).collect()
 }
 
 #[test]
@@ -319,6 +399,8 @@ fn each_fault_is_of_the_kind_that_its_rule_is_for() {
         (two_adders(), Kind::Undecided),
         (two_takers(), Kind::Undecided),
         (one_sided(true), Kind::Deadlock),
+        (packets_as_they_are(), Kind::Value),
+        (swapped_halves(), Kind::Value),
     ];
     for (plan, kind) in faults {
         assert!(kinds(&plan).contains(&kind), "{} is not {kind:?}: {:?}", plan.name, kinds(&plan));
@@ -326,4 +408,23 @@ fn each_fault_is_of_the_kind_that_its_rule_is_for() {
     let report = check(&a_launch_late(), None).unwrap();
     let told = &report.classes[0].findings[0].what;
     assert!(told.contains("and 3 more units over all launches"), "{told}");
+}
+
+#[test]
+fn each_way_in_which_sizes_differ_has_a_plan_that_is_wrong_in_no_other() {
+    let faults = [
+        (load("false_clean/slice4of2"), Kind::Race, "bytes, whose slices lie otherwise"),
+        (released_in_each_unit(), Kind::Unbalanced, "chunks of more than 16 bytes"),
+        (finer_slices_follow(), Kind::Value, "slices of more than 4096 bytes"),
+        (load(UNCREDITED), Kind::Race, "chunks of more than 33554432 bytes, which wrap in scratch"),
+        (load("false_clean/slice_wrap"), Kind::Value, "slices of more than"),
+        (load("false_clean/reuse_nopipe"), Kind::Value, "which overlap in scratch"),
+    ];
+    for (plan, kind, told) in faults {
+        let report = check(&plan, None).unwrap();
+        let has = |class: &&ClassReport| class.findings.iter().any(|finding| finding.kind == kind);
+        let wrong: Vec<_> = report.classes.iter().filter(has).map(|class| &class.about).collect();
+        assert!(matches!(&wrong[..], [one, ..] if one.contains(told)), "{told}: {wrong:?}");
+        assert!(wrong.iter().all(|about| about.contains(told)), "{told}: {wrong:?}");
+    }
 }
