@@ -107,7 +107,7 @@ fn a_run_ends_with_0_where_all_calls_are_right_and_with_1_where_data_are_wrong_o
     let stuck = plan(&["run", "faulty/deadlock_03.json", "--timeout", "1s"]);
     assert_eq!(stuck.status.code(), Some(1));
     let told =
-        "plan:allreduce_nvls timed out: rank 0 block 6 operation 9 (rlxwait) waits for a signal of rank 1";
+        "plan:allreduce_nvls timed out: rank 0 block 6 operation 9 (rlxwait) waits for signal 2 of rank 1";
     assert!(text(&stuck.stderr).contains(told), "{}", text(&stuck.stderr));
     let exchanged = plan(&["run", "generated/mn_sendrecv_2x1_m0_i1.json", "--sizes", "1K"]);
     assert_eq!(exchanged.status.code(), Some(0), "{}", text(&exchanged.stderr));
