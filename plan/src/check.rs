@@ -26,6 +26,8 @@ mod tests;
 mod value;
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::thread;
 
 use crate::lower::{Action, Lowered};
 use crate::plan::Plan;
@@ -56,13 +58,34 @@ pub fn check(plan: &Plan, message: Option<u64>) -> Result<Report, Vec<Problem>> 
         Some(message) => vec![classes::of_message(plan, message)?],
         None => classes::all(plan)?,
     };
-    let classes = classes.iter().map(|class| check_class(plan, class)).collect();
     Ok(Report {
         name: plan.name.clone(),
         collective: plan.collective.clone(),
         ranks: plan.ranks.len(),
-        classes,
+        classes: check_classes(plan, &classes),
     })
+}
+
+/// Checks all classes, two at once, as each takes memory of its own.
+fn check_classes(plan: &Plan, classes: &[Class]) -> Vec<ClassReport> {
+    let check_from = |first: usize, step: usize| -> Vec<ClassReport> {
+        classes.iter().skip(first).step_by(step).map(|class| check_class(plan, class)).collect()
+    };
+    // A test switches rules off for its own thread.
+    if classes.len() < 2 || cfg!(test) {
+        return check_from(0, 1);
+    }
+    let (even, odd) = thread::scope(|scope| {
+        let helper = thread::Builder::new().spawn_scoped(scope, || check_from(1, 2));
+        let even = check_from(0, 2);
+        let odd = match helper {
+            Ok(helper) => helper.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => check_from(1, 2),
+        };
+        (even, odd)
+    });
+    let mut odd = odd.into_iter();
+    even.into_iter().flat_map(|report| [Some(report), odd.next()]).flatten().collect()
 }
 
 fn check_class(plan: &Plan, class: &Class) -> ClassReport {

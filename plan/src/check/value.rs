@@ -25,13 +25,17 @@ const MAX_TOLD: usize = 40;
 /// The most parts of results that are looked at. Tests reach it.
 pub(super) const MAX_PARTS: usize = if cfg!(test) { 1 << 16 } else { 1 << 26 };
 
+/// The most leaves of results that are kept to be asked again.
+const MAX_KEPT: usize = 1 << 20;
+
 /// All expressions.
 #[derive(Debug)]
 pub(super) struct Values {
     all: Vec<Expression>,
     index: HashMap<Expression, Value>,
-    /// What was asked before, as ranks have the same results.
+    /// What was asked before, as ranks have the same results, and of how many leaves that is.
     parts: HashMap<Value, Rc<Parts>>,
+    kept: usize,
     /// How many parts of results were looked at.
     looked: usize,
 }
@@ -55,7 +59,8 @@ impl Values {
     pub(super) const UNDEFINED: Value = Value(0);
 
     pub(super) fn new() -> Self {
-        let mut values = Self { all: Vec::new(), index: HashMap::new(), parts: HashMap::new(), looked: 0 };
+        let mut values =
+            Self { all: Vec::new(), index: HashMap::new(), parts: HashMap::new(), kept: 0, looked: 0 };
         values.of(Expression::Undefined);
         values
     }
@@ -96,7 +101,10 @@ impl Values {
             }
         }
         let parts = Rc::new(parts);
-        self.parts.insert(value, Rc::clone(&parts));
+        self.kept += parts.leaves.len();
+        if self.kept <= MAX_KEPT {
+            self.parts.insert(value, Rc::clone(&parts));
+        }
         Ok(parts)
     }
 
