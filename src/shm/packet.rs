@@ -34,6 +34,9 @@ use crate::sync::plain;
 /// Bytes of data in a word.
 const DATA: usize = 4;
 
+/// Half of the words that are unpacked at once.
+const PAIRS: usize = 4;
+
 /// The flag of one use of a packet buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacketFlag(NonZeroU32);
@@ -168,6 +171,13 @@ impl Span {
         let bytes = target.locate(start, len)?;
         let (first, last) = words.split_at(to_usize(len) / DATA);
         let mut arrived = (*done / DATA).min(first.len());
+        while let Some(words) = first[arrived..].first_chunk() {
+            let Some(data) = arrivals(words, flag) else { break };
+            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole
+            // words.
+            unsafe { bytes.wrapping_add(arrived * DATA).cast::<[[u8; 2 * DATA]; PAIRS]>().write(data) };
+            arrived += 2 * PAIRS;
+        }
         while let Some(word) = first.get(arrived) {
             let Some(data) = arrival(word, flag) else { break };
             // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole
@@ -205,6 +215,18 @@ impl Span {
 fn arrival(word: &AtomicU64, flag: PacketFlag) -> Option<[u8; DATA]> {
     let [a, b, c, d, high @ ..] = plain::load(word).to_le_bytes();
     (u32::from_le_bytes(high) == flag.get()).then_some([a, b, c, d])
+}
+
+/// Returns the data beside `flag` of some words, once all of them are there: with one branch for
+/// all, where word by word each takes one.
+#[inline]
+fn arrivals(words: &[AtomicU64; 2 * PAIRS], flag: PacketFlag) -> Option<[[u8; 2 * DATA]; PAIRS]> {
+    let words = words.each_ref().map(plain::load);
+    let high = u64::from(flag.get()) << 32;
+    let differing = words.iter().fold(0, |differing, word| differing | (word ^ high));
+    (differing >> 32 == 0).then(|| {
+        std::array::from_fn(|pair| (words[2 * pair] ^ high | words[2 * pair + 1] << 32).to_le_bytes())
+    })
 }
 
 #[cfg(test)]
@@ -290,6 +312,23 @@ mod tests {
             assert!(poll(&packets, kind, 0, &mut out, flag(5), &mut done).unwrap());
             assert_eq!(out, data[..]);
             assert!(poll(&packets, kind, 0, &mut out, flag(5), &mut done).unwrap());
+        }
+    }
+
+    #[test]
+    fn one_packet_of_many_that_is_missing_stops_the_reader_whichever_it_is() {
+        let data: Vec<u8> = (1..=40).collect();
+        for missing in (0..data.len()).step_by(DATA) {
+            let packets = span(256);
+            put(&packets, PacketKind::Ll8, 0, &data, flag(2)).unwrap();
+            let old = 2 * missing as u64;
+            put(&packets, PacketKind::Ll8, old, &data[missing..missing + DATA], flag(1)).unwrap();
+            let (mut out, mut done) = ([0; 40], 0);
+            assert!(!poll(&packets, PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+            assert_eq!((done, &out[..missing]), (missing, &data[..missing]));
+            put(&packets, PacketKind::Ll8, old, &data[missing..missing + DATA], flag(2)).unwrap();
+            assert!(poll(&packets, PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+            assert_eq!(out, data[..]);
         }
     }
 
