@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::process::Stdio;
 
 use serde_json::Value;
-use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestError, RuntimeDirectory};
+use shmccl::coordinator::{Client, CommId, CoordinatorError, DeviceId, RequestError};
 
 use crate::coordinator::pool::{Pool, Told};
 use crate::coordinator::walk::ranks;
@@ -197,9 +197,7 @@ impl Read for Ending {
 fn a_copy_to_a_device_that_is_taken_away_meanwhile_fails_by_that_and_not_by_the_hang_up() {
     let pool = Pool::start("put-taken", 1);
     let device = DeviceId::new(ranks(&pool.ctl("init 1").line())[0]);
-    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
-    let connect = || Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
-    let (mut client, ender) = (connect(), connect());
+    let (mut client, ender) = (pool.client(), pool.client());
     let source = Ending { left: 8 << 20, ender };
     let refused = client.write_device(device, 0x1000, 64 << 20, source).unwrap_err();
     let is_told = matches!(refused, CoordinatorError::Refused(RequestError::NotAllocated { .. }));
@@ -210,8 +208,7 @@ fn a_copy_to_a_device_that_is_taken_away_meanwhile_fails_by_that_and_not_by_the_
 #[test]
 fn a_client_that_keeps_to_a_communicator_copies_nothing_of_the_one_that_has_its_device_next() {
     let (pool, device) = small("kept-to");
-    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
-    let mut client = Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let mut client = pool.client();
     let device = DeviceId::new(device);
     client.keep_to(Some(CommId::new(1)));
     client.copy_host_to_device(device, 0x1000, b"mine").unwrap();
@@ -229,8 +226,7 @@ fn a_client_that_keeps_to_a_communicator_copies_nothing_of_the_one_that_has_its_
 #[test]
 fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of_it() {
     let (pool, device) = small("put-short");
-    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
-    let mut client = Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let mut client = pool.client();
     let device = DeviceId::new(device);
     let source = std::io::repeat(7).take((1 << 20) + 9);
     let error = client.write_device(device, 0x1000, 2 << 20, source).unwrap_err();
@@ -247,8 +243,7 @@ fn a_source_that_ends_too_soon_is_an_error_and_the_device_has_whole_mebibytes_of
 #[test]
 fn a_device_is_read_piece_by_piece_until_the_reader_has_enough() {
     let (pool, device) = small("get-pieces");
-    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
-    let mut client = Client::connect(&directory, std::time::Duration::from_secs(60)).unwrap();
+    let mut client = pool.client();
     let device = DeviceId::new(device);
     client.copy_host_to_device(device, 0x1000, b"abcdefghij").unwrap();
     for (piece, enough, wanted) in

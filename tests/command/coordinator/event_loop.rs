@@ -1,12 +1,11 @@
 //! A client in a program with an event loop of its own.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use shmccl::coordinator::{
     CallProgress, Client, Collective, CommId, CoordinatorError, DeviceCall, DeviceReduceOp, RequestError,
-    RuntimeDirectory, Sent,
+    Sent,
 };
 use shmccl::reduce::DataType;
 
@@ -25,8 +24,7 @@ fn awaited<T>(client: &mut Client, mut sent: Sent<T>) -> Result<T, CoordinatorEr
 #[test]
 fn a_group_is_executed_by_requests_that_do_not_wait_and_the_end_of_the_coordinator_is_an_answer() {
     let mut pool = Pool::start("event-loop", 2);
-    let directory = RuntimeDirectory::at(pool.parent.join("shmccl")).unwrap();
-    let mut client = Client::connect(&directory, Duration::from_secs(60)).unwrap();
+    let mut client = pool.client();
     let comm = client.init(2, false).unwrap();
     for (device, element) in comm.devices.iter().zip([2.0_f64, 3.0]) {
         client.copy_host_to_device(*device, 0x1000, &element.to_ne_bytes()).unwrap();

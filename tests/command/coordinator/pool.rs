@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use shmccl::coordinator::{Client, RuntimeDirectory};
 use support::{Watchdog, long};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -50,6 +51,12 @@ impl Pool {
         pool.start_coordinator();
         (0..devices).for_each(|_| _ = pool.start_device());
         pool
+    }
+
+    /// Connects a client to the coordinator.
+    pub(crate) fn client(&self) -> Client {
+        let directory = RuntimeDirectory::at(self.parent.join("shmccl")).unwrap();
+        Client::connect(&directory, WATCHDOG).unwrap()
     }
 
     pub(crate) fn empty(name: &str) -> Self {

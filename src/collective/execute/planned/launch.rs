@@ -156,7 +156,7 @@ impl<'a> Launch<'a> {
             Action::Await(transfer) | Action::Push { transfer, .. } if !mover.reaches(code, &transfer) => {
                 Ok(false)
             }
-            // Done by `transfer`, where it can be with those of other blocks.
+            // Done by `transfer`, when all blocks have gone as far as they can without.
             Action::Move(_) => Ok(false),
             Action::Await(transfer) => {
                 let task = &mut self.tasks[block];
