@@ -1,12 +1,13 @@
 //! Flags that several commands share: how processes start, which sizes are measured, how many ranks
 //! there are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use shmccl::collective::PLANS_VARIABLE;
 use shmccl::rank::MAX_RANKS;
 
 use crate::failure::UsageError;
@@ -37,6 +38,26 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "DIR", env = "SHMCCL_PLANS", hide_env_values = true,
         value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub(crate) plans: Option<PathBuf>,
+}
+
+impl JobArgs {
+    /// Checks that the directory of plans can be read, if there is one.
+    ///
+    /// # Errors
+    /// Its path, and whether the flag or the variable has named it.
+    pub(crate) fn check_plans(&self) -> Result<(), UsageError> {
+        let Some(directory) = self.plans.as_ref().filter(|named| !named.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        std::fs::read_dir(directory).map(drop).map_err(|error| unreadable_plans(directory, &error))
+    }
+}
+
+/// Says that a directory of plans cannot be read, and what has named it.
+pub(crate) fn unreadable_plans(directory: &Path, error: &std::io::Error) -> UsageError {
+    let is_set = std::env::var_os(PLANS_VARIABLE).is_some_and(|named| named == directory);
+    let (from, directory) = (if is_set { PLANS_VARIABLE } else { "--plans" }, directory.display());
+    UsageError::new(format!("cannot read the directory of plans {directory} ({from}): {error}"))
 }
 
 /// Flags of measuring, in the manner of nccl-tests: sizes, and how often each is measured.

@@ -7,13 +7,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use shmccl_plan::check::{ClassReport, Kind, Report};
+use shmccl_plan::check::{ClassReport, Report};
 use shmccl_plan::lower::smallest;
 use shmccl_plan::read::{Reading, read_file};
-use shmccl_plan::{Lowered, Plan, Problem, check, diff, draw, import, lower, show, write};
+use shmccl_plan::{Lowered, Plan, Problem, Refusal, check, diff, draw, import, lower, show, write};
 
 use crate::failure::{DONE, FAILED, UsageError};
-use crate::{file, output};
+use crate::{failure, file, output};
 pub(crate) use flags::PlanArgs;
 use flags::{CheckArgs, DiffArgs, DrawArgs, ImportArgs, PlanCommand, ShowArgs};
 
@@ -23,45 +23,63 @@ use flags::{CheckArgs, DiffArgs, DrawArgs, ImportArgs, PlanCommand, ShowArgs};
 /// Files that cannot be read, are no plans, or cannot be written.
 pub(crate) fn run(args: &PlanArgs) -> Result<u8> {
     match &args.command {
-        PlanCommand::Check(args) => run_check(args),
+        PlanCommand::Check(args) => run_check(args).map_err(no_verdict),
         PlanCommand::Run(args) => verify::run(args),
-        PlanCommand::Show(args) => run_show(args),
-        PlanCommand::Draw(args) => run_draw(args),
-        PlanCommand::Diff(args) => run_diff(args),
-        PlanCommand::Import(args) => run_import(args),
+        PlanCommand::Show(args) => run_show(args).map_err(no_verdict),
+        PlanCommand::Draw(args) => run_draw(args).map_err(no_verdict),
+        PlanCommand::Diff(args) => run_diff(args).map_err(no_verdict),
+        PlanCommand::Import(args) => run_import(args).map_err(no_verdict),
+    }
+}
+
+/// Keeps a failure apart from findings, whose exit code is that of failures elsewhere.
+fn no_verdict(error: anyhow::Error) -> anyhow::Error {
+    match failure::exit_code(&error) {
+        FAILED if !failure::is_closed_pipe(&error) => UsageError::new(failure::chain(&error)).into(),
+        _ => error,
     }
 }
 
 /// Reads a plan, and notes what its reader should know.
 pub(crate) fn read(path: &Path) -> Result<Plan> {
-    let Reading { plan, warnings } = read_file(path).map_err(|refusal| {
-        // One line each; the last is the error of the command.
-        for problem in refusal.problems.iter().skip(1) {
-            output::note(&format!("{}: {problem}", refusal.file));
-        }
-        UsageError::new(refusal.to_string())
-    })?;
+    Ok(read_plan(path).map_err(|refusal| refused(&refusal))?)
+}
+
+fn read_plan(path: &Path) -> Result<Plan, Refusal> {
+    let Reading { plan, warnings } = read_file(path)?;
     warnings.iter().for_each(|warning| output::note(&format!("{}: {warning}", path.display())));
     Ok(plan)
 }
 
-fn refused(path: &Path, problems: &[Problem]) -> UsageError {
-    let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
-    UsageError::new(format!("{}: {}", path.display(), told.join("; ")))
+/// Notes all problems but the first, which is the error of the command.
+fn refused(refusal: &Refusal) -> UsageError {
+    for problem in refusal.problems.iter().skip(1) {
+        output::note(&format!("{}: {problem}", refusal.file));
+    }
+    UsageError::new(refusal.to_string())
+}
+
+fn refusal(path: &Path, problems: Vec<Problem>) -> Refusal {
+    Refusal { file: path.display().to_string(), problems }
 }
 
 /// Compiles a plan for a size, or for the smallest in which everything has data.
 fn lowered(path: &Path, plan: &Plan, size: Option<u64>) -> Result<Lowered> {
     let size = size.or_else(|| smallest(plan)).unwrap_or(plan.min_message);
-    Ok(lower(plan, size).map_err(|problems| refused(path, &problems))?)
+    Ok(lower(plan, size).map_err(|problems| refused(&refusal(path, problems)))?)
 }
 
 fn run_check(args: &CheckArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
-    let plan = read(&args.file)?;
-    let report = check(&plan, args.size).map_err(|problems| refused(&args.file, &problems))?;
+    let (plan, report) = match checked(args) {
+        Ok(checked) => checked,
+        Err(refusal) => {
+            args.json.iter().try_for_each(|path| file::write_json(path, &refusal.to_json()))?;
+            return Err(refused(&refusal).into());
+        }
+    };
     let gpu = if args.gpu { check::gpu::differences(&plan) } else { Vec::new() };
     let duties = if args.gpu { check::gpu::duties(&plan) } else { None };
     let redundant = if args.redundant { check::redundant(&plan) } else { Vec::new() };
@@ -88,6 +106,13 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
     Ok(if report.is_clean() && gpu.is_empty() { DONE } else { FAILED })
 }
 
+/// Reads and checks a plan, as far as it is one.
+fn checked(args: &CheckArgs) -> Result<(Plan, Report), Refusal> {
+    let plan = read_plan(&args.file)?;
+    let report = check(&plan, args.size).map_err(|problems| refusal(&args.file, problems))?;
+    Ok((plan, report))
+}
+
 /// The most findings of a class that are printed.
 const MAX_PRINTED: usize = 20;
 
@@ -96,14 +121,11 @@ const MAX_SIZES: usize = 4;
 
 /// Tells a report: a line for the plan, then one for each finding.
 fn told(path: &Path, report: &Report) -> String {
-    let verdict = match report.is_clean() {
-        true => "clean",
-        false => report.worst().map_or("clean", Kind::name),
-    };
     let mut text = format!(
-        "{}: {verdict} ({} of {} ranks, four launches in a row)\n",
+        "{}: {} ({} of {} ranks, four launches in a row)\n",
         path.display(),
-        report.collective,
+        report.verdict(),
+        show::escaped(&report.collective),
         report.ranks
     );
     let mut alike: Vec<Vec<&ClassReport>> = Vec::new();
@@ -115,8 +137,7 @@ fn told(path: &Path, report: &Report) -> String {
     }
     for classes in alike {
         let class = classes[0];
-        let verdict = class.worst().map_or("clean", Kind::name);
-        let _ = writeln!(text, "  {}: {verdict}", sizes(&classes));
+        let _ = writeln!(text, "  {}: {}", sizes(&classes), class.verdict());
         for finding in class.findings.iter().take(MAX_PRINTED) {
             let note = if finding.kind.is_error() { "" } else { "note: " };
             let _ = writeln!(text, "    {note}{finding}");

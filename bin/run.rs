@@ -69,6 +69,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
         return Ok(refusal.exit_code());
     }
     check_directory(&args.segment)?;
+    args.job.check_plans()?;
     Table::load()?;
     output::detach();
     let orphans = Orphans::adopt();

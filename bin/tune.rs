@@ -207,6 +207,7 @@ fn measure(args: &TuneArgs, plans: &[(u32, TunePlan)]) -> Result<Vec<TuneFigure>
             // Figures must not depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
             heap_len: plan.heap_len(),
+            heap_of: "the scratch of plans (--plans)",
             is_traced: false,
         };
         jobs::carry_out(order, *n_ranks, &args.job(), &mut |line| {

@@ -34,7 +34,8 @@ fn start(job: PlannedJob) -> Result<HostFinding> {
     let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfPlan::of_nothing())?)];
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
-    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len: job.heap, is_traced };
+    let (heap_len, heap_of) = (job.heap, "--heap");
+    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len, heap_of, is_traced };
     Ok(match jobs::carry_out(order, job.ranks, &args, &mut |_| Ok(())) {
         Ok(ready_after) => {
             let after = ready_after.map_or(f64::NAN, |after| after.as_secs_f64() * 1e9);

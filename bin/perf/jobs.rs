@@ -99,7 +99,8 @@ pub(crate) fn supervise(
 ) -> Result<Option<Duration>> {
     let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
     let is_traced = plan.tests.iter().any(|(test, _)| *test == Test::TraceCost);
-    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len: plan.heap_len(), is_traced };
+    let (heap_len, heap_of) = (plan.heap_len(), "--minbytes and --maxbytes ask for too much");
+    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len, heap_of, is_traced };
     carry_out(order, ranks, args, on_line)
 }
 
@@ -111,6 +112,8 @@ pub(crate) struct DeviceCommand {
     pub(crate) environment: Vec<(&'static str, String)>,
     /// The heap of each process, where the user does not say.
     pub(crate) heap_len: u64,
+    /// What asks for so much.
+    pub(crate) heap_of: &'static str,
     /// Whether a trace is written, to nowhere.
     pub(crate) is_traced: bool,
 }
@@ -126,8 +129,9 @@ pub(crate) fn carry_out(
     on_line: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Option<Duration>> {
     let heap_len = args.heap.unwrap_or(order.heap_len);
-    let whence = if args.heap.is_some() { "--heap" } else { "--minbytes and --maxbytes ask for too much" };
+    let whence = if args.heap.is_some() { "--heap" } else { order.heap_of };
     HeapShape::new(ranks, heap_len).map_err(|error| UsageError::new(format!("{whence}: {error}")))?;
+    args.check_plans()?;
     let program = Program::this_with([order.command]);
     output::detach();
     let launch = order

@@ -2,17 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use shmccl::heap::layout::HeapShape;
+use shmccl::reduce::DataType;
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
 use shmccl_plan::read::files_in;
+use shmccl_plan::show::escaped;
 use shmccl_plan::{Lowered, Plan, lower};
 
 use crate::failure::UsageError;
+use crate::perf::plan::PerfPlan;
 use crate::perf::test::Test;
-use crate::plan;
+use crate::{flags, output, plan};
+
+/// Operators that do something to each sum, which no plan does.
+const LAST_STEPS: [&str; 2] = ["avg", "mulsum"];
 
 /// A plan that a test goes by.
 #[derive(Debug)]
@@ -41,7 +48,7 @@ impl PlannedTest {
         let plan = plan::read(file)?;
         let Some(test) = test_of(&plan) else {
             let told = "plans of allreduce, allgather, reducescatter, alltoall and sendrecv do calls";
-            let what = format!("{}: a plan of {}; {told}", file.display(), plan.collective);
+            let what = format!("{}: a plan of {}; {told}", file.display(), escaped(&plan.collective));
             return Err(UsageError::new(what).into());
         };
         Ok(Self { file: std::path::absolute(file)?, plan, test })
@@ -100,8 +107,8 @@ impl PlannedTest {
             return Err(self.refused("no size fits it; `shmccl plan check` tells why"));
         };
         let long = ((1 << 20) / unit * unit).clamp(least, self.plan.max_message);
-        let mut sizes = vec![least, 3 * least, long / unit * unit];
-        sizes.retain(|&size| self.lowered(size).is_some());
+        let mut sizes = vec![least, least.saturating_mul(3), long / unit * unit];
+        sizes.retain(|&size| self.does(size));
         sizes.sort_unstable();
         sizes.dedup();
         Ok(sizes)
@@ -112,26 +119,112 @@ impl PlannedTest {
     /// # Errors
     /// There are none.
     pub(crate) fn fitting(&self, mut sizes: Vec<u64>) -> Result<Vec<u64>> {
-        sizes.retain(|&size| self.lowered(size).is_some());
+        sizes.retain(|&size| self.does(size));
         if sizes.is_empty() {
-            let unit = granule(&self.plan).unwrap_or(0);
-            let (min, max) = (self.plan.min_message, self.plan.max_message);
-            return Err(
-                self.refused(&format!("none of the sizes is a multiple of {unit} within {min}..={max}"))
-            );
+            return Err(self.refused(&format!("none of the sizes is a multiple of {}", self.unit_within())));
         }
         Ok(sizes)
     }
 
+    /// Checks that the plan does all `sizes`, which `flag` has named.
+    ///
+    /// # Errors
+    /// A size that it does not do: all of them are named.
+    pub(crate) fn check_sizes(&self, sizes: &[u64], flag: &str) -> Result<()> {
+        let others: Vec<_> = sizes.iter().filter(|&&size| !self.does(size)).map(u64::to_string).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let (others, fitting) = (others.join(", "), self.unit_within());
+        Err(self
+            .refused(&format!("{flag}: it does no messages of {others} bytes; give multiples of {fitting}")))
+    }
+
+    /// Names the unit of messages, and their limits.
+    fn unit_within(&self) -> String {
+        let unit = granule(&self.plan).unwrap_or(0);
+        match (self.plan.min_message.max(unit), self.plan.max_message) {
+            (min, u64::MAX) => format!("{unit} from {min} on"),
+            (min, max) => format!("{unit} within {min}..={max}"),
+        }
+    }
+
+    /// Whether calls of so many bytes go by the plan. None of no bytes does.
+    fn does(&self, size: u64) -> bool {
+        size > 0 && self.lowered(size).is_some()
+    }
+
+    /// Splits names of types into those whose elements the plan does not cut, and others.
+    ///
+    /// # Errors
+    /// A name of no type.
+    pub(crate) fn split_types(&self, types: &[&str]) -> Result<[Vec<String>; 2]> {
+        let mut split = [Vec::new(), Vec::new()];
+        for name in types {
+            let data_type: DataType = name.parse()?;
+            let is_cut = !self.plan.alignment.is_multiple_of(data_type.size());
+            split[usize::from(is_cut)].push((*name).to_owned());
+        }
+        Ok(split)
+    }
+
+    /// Returns those of `types` that the plan does, and notes which ones it does not.
+    ///
+    /// # Errors
+    /// The plan does none of them.
+    pub(crate) fn fitting_types(&self, types: &[String]) -> Result<Vec<String>> {
+        let [fitting, cut] = self.split_types(&types.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let (alignment, cut) = (self.plan.alignment, cut.join(", "));
+        if fitting.is_empty() {
+            let what = format!("it does no {cut}, as its `buffer_alignment` is {alignment} bytes");
+            return Err(self.refused(&format!("{what}; give a type of which that is a multiple")));
+        }
+        if !cut.is_empty() {
+            output::note(&format!("left out, as the plan's `buffer_alignment` is {alignment} bytes: {cut}"));
+        }
+        Ok(fitting)
+    }
+
+    /// Returns those of `operators` that the plan does.
+    ///
+    /// # Errors
+    /// It does none of them.
+    pub(crate) fn fitting_operators(&self, operators: &[String]) -> Result<Vec<String>> {
+        let fitting: Vec<_> = operators.iter().filter(|name| self.combines_by(name)).cloned().collect();
+        if fitting.is_empty() {
+            let (test, given, own) = (self.test.name(), operators.join(", "), self.operators().join(", "));
+            return Err(self.refused(&format!("it does no {test} of {given}; take such as {own}")));
+        }
+        Ok(fitting)
+    }
+
+    /// Whether the plan does `operator`: its sums stand for all but those with a last step.
+    fn combines_by(&self, operator: &str) -> bool {
+        self.plan.operators().iter().all(|own| match own {
+            Operator::Sum => !LAST_STEPS.contains(&operator),
+            own => own.name() == operator,
+        })
+    }
+
+    /// Checks that a job has room for what `plan` takes of its heap.
+    ///
+    /// # Errors
+    /// Too much; `flag`, which has named the sizes, and scratch are named.
+    pub(crate) fn check_heap(&self, plan: &PerfPlan, flag: &str) -> Result<()> {
+        let Err(error) = HeapShape::new(self.n_ranks(), plan.heap_len()) else { return Ok(()) };
+        let largest = plan.sizes.iter().copied().max().unwrap_or(0);
+        let scratch = self.scratch(largest);
+        Err(self.refused(&format!(
+            "messages of {largest} bytes ({flag}) and {scratch} bytes of scratch, on each rank: {error}"
+        )))
+    }
+
     /// Returns operators that the plan can be held against.
     pub(crate) fn operators(&self) -> Vec<String> {
-        let names: &[&str] = match self.plan.operators().as_slice() {
-            [] => &["none"],
-            [Operator::Min, ..] => &["min"],
-            [Operator::Max, ..] => &["max"],
-            [Operator::Sum, ..] => &["sum", "max"],
-        };
-        names.iter().map(|name| (*name).to_owned()).collect()
+        let names =
+            if self.plan.operators().is_empty() { ["none"].as_slice() } else { &["sum", "max", "min"] };
+        let fitting = names.iter().filter(|name| self.combines_by(name));
+        fitting.take(2).map(|name| (*name).to_owned()).collect()
     }
 
     /// Returns what devices are told that do `sizes` by it.
@@ -145,7 +238,7 @@ impl PlannedTest {
         if n_ranks != self.n_ranks() {
             return Err(self.refused(&format!("it is for {} ranks, and not {n_ranks}", self.n_ranks())));
         }
-        let heap_len = self.heap_len(sizes.iter().copied().max().unwrap_or(0)) + (16 << 20);
+        let heap_len = self.heap_len(sizes.iter().copied().max().unwrap_or(0)).saturating_add(16 << 20);
         Ok(PlanSettings { file: self.file.clone(), heap_len })
     }
 
@@ -153,10 +246,14 @@ impl PlannedTest {
     pub(crate) fn heap_len(&self, longest: u64) -> u64 {
         let unit = granule(&self.plan).unwrap_or(0).max(1);
         let largest = longest.min(self.plan.max_message) / unit * unit;
-        let scratch = |lowered: Lowered| lowered.ranks.iter().map(|rank| rank.buffers[2]).max().unwrap_or(0);
-        let scratch = self.lowered(largest).map_or(0, scratch) as u64;
         // The arena takes three quarters of a heap at most. Both buffers may be staged.
-        2 * (scratch + 2 * largest)
+        self.scratch(largest).saturating_add(largest.saturating_mul(2)).saturating_mul(2)
+    }
+
+    /// Returns the bytes of scratch of a rank for a message.
+    fn scratch(&self, message: u64) -> u64 {
+        let most = |lowered: Lowered| lowered.ranks.iter().map(|rank| rank.buffers[2]).max().unwrap_or(0);
+        self.lowered(message).map_or(0, most) as u64
     }
 
     fn lowered(&self, size: u64) -> Option<Lowered> {
@@ -182,5 +279,5 @@ fn test_of(plan: &Plan) -> Option<Test> {
 
 /// Returns the files in `directory` that may be plans, by their names.
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    files_in(directory).with_context(|| format!("cannot read the directory of plans {}", directory.display()))
+    files_in(directory).map_err(|error| flags::unreadable_plans(directory, &error).into())
 }

@@ -20,19 +20,24 @@ pub(crate) struct PlanArgs {
 pub(crate) enum PlanCommand {
     /// Prove a plan right, or say where it hangs, races or computes the wrong thing
     ///
-    /// Exit code: 0 clean, 1 findings, 2 no plan.
+    /// Exit code: 0 clean, 1 findings, 2 no verdict: wrong usage, no plan, or nowhere to write.
     Check(CheckArgs),
     /// Run a plan in processes, and hold what comes out against its collective
     ///
-    /// Exit code: 0 all is right, 1 wrong data or a plan that hangs, 2 no plan.
+    /// Exit code: 0 all is right, 1 wrong data, a plan that hangs, or a job that fails, 2 no plan,
+    /// or sizes that it does not do.
     Run(VerifyArgs),
     /// Print who sends what to whom in which step
     Show(ShowArgs),
     /// Draw who sends what to whom, and what each block does when, as SVG
     Draw(DrawArgs),
-    /// Print what differs between two plans; exit code 1 if anything does
+    /// Print what differs between two plans
+    ///
+    /// Exit code: 0 nothing, 1 something, 2 no plans.
     Diff(DiffArgs),
     /// Write a program in MSCCL's XML as a plan, once it is proved right
+    ///
+    /// Exit code: 0 written and right, 1 findings, 2 no program, or nowhere to write.
     Import(ImportArgs),
 }
 
@@ -50,8 +55,8 @@ pub(crate) struct CheckArgs {
     /// Also find each nop, flush, signal with its wait, or meeting that the plan is right without
     #[arg(long)]
     pub(crate) redundant: bool,
-    /// Write all findings to a file as well; - is standard output, and sends the text to standard
-    /// error
+    /// Write all findings, or why there are none, to a file as well; - is standard output, and
+    /// sends the text to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }

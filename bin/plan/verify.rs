@@ -6,6 +6,7 @@ use anyhow::Result;
 use super::flags::VerifyArgs;
 use crate::failure::DONE;
 use crate::flags::{JobArgs, ProxyPlace};
+use crate::output;
 use crate::perf::collective::format::Extras;
 use crate::perf::collective::table;
 use crate::perf::jobs;
@@ -18,6 +19,9 @@ use crate::perf::test::TestChannel;
 /// The types of elements.
 const TYPES: [&str; 3] = ["int32", "float", "half"];
 
+/// The types of elements of plans that cut all of these.
+const SHORT_TYPES: [&str; 2] = ["int8", "uint8"];
+
 /// Calls of each kind.
 const CALLS: u64 = 5;
 
@@ -29,7 +33,10 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
     let planned = PlannedTest::read(&args.file)?;
     let sizes = match args.sizes.as_slice() {
         [] => planned.usual_sizes()?,
-        sizes => planned.fitting(sizes.to_vec())?,
+        sizes => {
+            planned.check_sizes(sizes, "--sizes")?;
+            sizes.to_vec()
+        }
     };
     let job =
         JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: args.timeout, no_pin: false, plans: None };
@@ -37,7 +44,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         algorithm: None,
         plan: Some(planned.settings(planned.test, planned.n_ranks(), &sizes)?),
         channel: TestChannel::Memory,
-        types: TYPES.map(str::to_owned).to_vec(),
+        types: types(&planned)?,
         ops: planned.operators(),
         roots: Vec::new(),
         average: RankAverage::Mean,
@@ -55,6 +62,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         collective: Some(collective),
         ..PerfPlan::of_nothing()
     };
+    planned.check_heap(&plan, "--sizes")?;
     let extras = Extras { percentiles: false, bound: false, heap: false };
     let rows =
         table::measure(&plan, planned.n_ranks(), &job, ((range.0, range.1, (0, "listed")), 1), extras)?;
@@ -62,4 +70,16 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         0 => Ok(DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", rows.len()),
     }
+}
+
+/// Returns types of elements that the plan does not cut, and notes which ones it would.
+fn types(planned: &PlannedTest) -> Result<Vec<String>> {
+    let [types, cut] = planned.split_types(&TYPES)?;
+    let [short, _] = planned.split_types(&SHORT_TYPES)?;
+    let types = if types.is_empty() { short } else { types };
+    if !cut.is_empty() {
+        let (types, cut) = (types.join(" and "), cut.join(" and "));
+        output::note(&format!("run with {types} alone: the plan's `buffer_alignment` cuts {cut}"));
+    }
+    Ok(types)
 }

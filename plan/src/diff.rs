@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::plan::{Block, Operation, Plan, RankProgram};
+use crate::plan::{Block, ChannelKind, Operation, Plan, RankProgram, Reference, RemoteBuffer, SwitchGroup};
 use crate::problem::Place;
+use crate::show::{escaped, reference};
 
 /// The most differences that are listed.
 const MAX_DIFFERENCES: usize = 1000;
@@ -13,8 +14,8 @@ const MAX_DIFFERENCES: usize = 1000;
 pub fn diff(one: &Plan, other: &Plan) -> Vec<String> {
     let mut found = Vec::new();
     let at = Place::PLAN;
-    field(&mut found, at, "name", &one.name, &other.name);
-    field(&mut found, at, "collective", &one.collective, &other.collective);
+    field(&mut found, at, "name", &escaped(&one.name), &escaped(&other.name));
+    field(&mut found, at, "collective", &escaped(&one.collective), &escaped(&other.collective));
     field(&mut found, at, "protocol", &one.protocol, &other.protocol);
     field(&mut found, at, "inplace", &one.in_place, &other.in_place);
     field(&mut found, at, "reuse_resources", &one.reuse_resources, &other.reuse_resources);
@@ -27,7 +28,11 @@ pub fn diff(one: &Plan, other: &Plan) -> Vec<String> {
     for (rank, (one, other)) in one.ranks.iter().zip(&other.ranks).enumerate() {
         ranks(&mut found, rank, one, other);
     }
+    let more = found.len().saturating_sub(MAX_DIFFERENCES);
     found.truncate(MAX_DIFFERENCES);
+    if more > 0 {
+        found.push(format!("the plan: {more} more differences"));
+    }
     found
 }
 
@@ -42,30 +47,54 @@ fn ranks(found: &mut Vec<String>, rank: usize, one: &RankProgram, other: &RankPr
     field(found, at, "input_chunks", &one.input_chunks, &other.input_chunks);
     field(found, at, "output_chunks", &one.output_chunks, &other.output_chunks);
     field(found, at, "scratch_chunks", &one.scratch_chunks, &other.scratch_chunks);
-    let mut part = |name: &str, is_same: bool| {
-        if !is_same {
-            found.push(format!("{at}: {name} differ"));
-        }
-    };
-    part("memory channels", one.memory_channels == other.memory_channels);
-    part("port channels", one.port_channels == other.port_channels);
-    part("switch channels", one.switch_groups == other.switch_groups);
-    part("remote buffers", one.remote_buffers == other.remote_buffers);
-    part("semaphores", one.semaphores == other.semaphores);
+    let peer = |peer: &u32| format!("to rank {peer}");
+    entries(found, at, "memory channel", (&one.memory_channels, &other.memory_channels), peer);
+    entries(found, at, "port channel", (&one.port_channels, &other.port_channels), peer);
+    entries(found, at, "switch channel", (&one.switch_groups, &other.switch_groups), group);
+    entries(found, at, "remote buffer", (&one.remote_buffers, &other.remote_buffers), remote);
+    let value = |value: &u32| format!("of init_value {value}");
+    entries(found, at, "semaphore", (&one.semaphores, &other.semaphores), value);
     field(found, at, "thread blocks", &one.blocks.len(), &other.blocks.len());
     for (block, (one, other)) in one.blocks.iter().zip(&other.blocks).enumerate() {
         blocks(found, Place::block(rank, block), one, other);
     }
 }
 
+/// Compares two lists of what a rank or a block has, entry by entry.
+fn entries<T: PartialEq>(
+    found: &mut Vec<String>,
+    at: Place,
+    what: &str,
+    (one, other): (&[T], &[T]),
+    told: impl Fn(&T) -> String,
+) {
+    for index in 0..one.len().max(other.len()) {
+        let line = match (one.get(index), other.get(index)) {
+            (Some(one), Some(other)) if one != other => format!("{} -> {}", told(one), told(other)),
+            (Some(one), None) => format!("{} removed", told(one)),
+            (None, Some(other)) => format!("{} added", told(other)),
+            _ => continue,
+        };
+        found.push(format!("{at}: {what} {index} {line}"));
+    }
+}
+
+fn group(group: &SwitchGroup) -> String {
+    format!("of {} of ranks {:?}", group.buffer, group.ranks)
+}
+
+fn remote(remote: &RemoteBuffer) -> String {
+    let access: Vec<_> = remote.access.iter().map(|kind| kind.name()).collect();
+    format!("{} of rank {} over {}", remote.buffer, remote.rank, access.join(" and "))
+}
+
 fn blocks(found: &mut Vec<String>, at: Place, one: &Block, other: &Block) {
-    let lists = |block: &Block| {
-        let Block { memory_channels, port_channels, switch_groups, memory_buffers, port_buffers, .. } =
-            block.clone();
-        (memory_channels, port_channels, switch_groups, memory_buffers, port_buffers)
-    };
-    if lists(one) != lists(other) {
-        found.push(format!("{at}: the channels or remote buffers that it uses differ"));
+    let entry = |entry: &u32| format!("is {entry} of the rank");
+    for kind in ChannelKind::ALL.iter().copied() {
+        let channels = (one.channels(kind), other.channels(kind));
+        entries(found, at, &format!("{kind} channel"), channels, entry);
+        let buffers = (one.remote_buffers(kind), other.remote_buffers(kind));
+        entries(found, at, &format!("{kind} buffer"), buffers, entry);
     }
     operations(found, at, &one.operations, &other.operations);
 }
@@ -80,41 +109,51 @@ fn operations(found: &mut Vec<String>, at: Place, one: &[Operation], other: &[Op
     for index in 0..one.len().max(other.len()) {
         let place = |operation: &Operation| at.operation(before + index, Some(operation.code));
         match (one.get(index), other.get(index)) {
-            (Some(one), Some(other)) if one.code == other.code && one.pipeline.is_some() => {
-                operations(found, place(one), one.inner(), other.inner());
-            }
             (Some(one), Some(other)) if one == other => {}
             (Some(one), Some(other)) => {
-                found.push(format!("{}: {} -> {}", place(one), told(one), told(other)))
+                let [before, after] = [told(one), told(other)];
+                // Equal pipelines may have other operations in them.
+                if before != after {
+                    found.push(format!("{}: {before} -> {after}", place(one)));
+                }
+                operations(found, place(one), one.inner(), other.inner());
             }
-            (Some(one), None) => found.push(format!("{}: {} removed", place(one), told(one))),
-            (None, Some(other)) => found.push(format!("{}: {} added", place(other), told(other))),
+            (Some(one), None) => {
+                found.push(format!("{}: {} removed", place(one), told(one)));
+                operations(found, place(one), one.inner(), &[]);
+            }
+            (None, Some(other)) => {
+                found.push(format!("{}: {} added", place(other), told(other)));
+                operations(found, place(other), &[], other.inner());
+            }
             (None, None) => {}
         }
     }
 }
 
-/// Tells an operation and its operands in one line.
+/// Tells an operation and all that belongs to it in one line, but for the operations of a pipeline.
 fn told(operation: &Operation) -> String {
-    let mut line = operation.code.name().to_owned();
-    let mut add = |name: &str, list: String| {
-        if !list.is_empty() {
-            line.push_str(&format!(" {name} {list}"));
-        }
-    };
-    let references = |list: &[crate::plan::Reference]| {
-        list.iter().map(crate::show::reference).collect::<Vec<_>>().join(" ")
-    };
+    // Each field is named, so that none is forgotten.
+    let Operation { code, kind, channels, semaphores, barrier, sources, targets, operator, slice, pipeline } =
+        operation;
+    let references = |list: &[Reference]| list.iter().map(reference).collect::<Vec<_>>().join(" ");
     let numbers = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-    add("channels", numbers(&operation.channels));
-    add("semaphores", numbers(&operation.semaphores));
-    add("of", references(&operation.sources));
-    add("to", references(&operation.targets));
-    if let Some((part, of)) = operation.slice {
-        add("part", format!("{part} of {of}"));
-    }
-    if let Some((id, parties)) = operation.barrier {
-        add("id", format!("{id} of {parties} blocks"));
+    let parts = [
+        ("by", code.is_reduction().then(|| operator.to_string())),
+        ("over", kind.map(|kind| kind.to_string())),
+        ("channels", Some(numbers(channels))),
+        ("semaphores", Some(numbers(semaphores))),
+        ("of", Some(references(sources))),
+        ("to", Some(references(targets))),
+        ("part", slice.map(|(part, of)| format!("{part} of {of}"))),
+        ("id", barrier.map(|(id, parties)| format!("{id} of {parties} blocks"))),
+        ("in units of", pipeline.as_ref().map(|it| format!("{} bytes, {} chunks", it.unit, it.chunks))),
+    ];
+    let mut line = code.name().to_owned();
+    for (name, value) in parts {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            line.push_str(&format!(" {name} {value}"));
+        }
     }
     line
 }

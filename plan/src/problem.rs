@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 use crate::plan::Code;
+use crate::show::escaped;
 
 /// Names a place in a plan, as exactly as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +45,18 @@ impl Place {
         };
         Self { operation: Some(operation), code, ..self }
     }
+
+    /// Returns the place in JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "rank": self.rank,
+            "block": self.block,
+            "operation": self.operation.map(|(index, _)| index),
+            "inner": self.operation.and_then(|(_, inner)| inner),
+            "name": self.code.map(Code::name),
+        })
+    }
 }
 
 impl fmt::Display for Place {
@@ -74,11 +89,20 @@ impl Problem {
     pub fn new(place: Place, what: impl Into<String>) -> Self {
         Self { place, what: what.into() }
     }
+
+    /// Returns the problem in JSON: the fields of its place, and `what`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut json = self.place.to_json();
+        json["what"] = self.what.clone().into();
+        json
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
+        // It may quote the file.
+        write!(f, "{}: {}", self.place, escaped(&self.what))
     }
 }
 
@@ -91,9 +115,22 @@ pub struct Refusal {
     pub problems: Vec<Problem>,
 }
 
+impl Refusal {
+    /// Returns all problems in JSON, in the place of the report that a check would have made.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "file": self.file,
+            "clean": false,
+            "verdict": "refused",
+            "problems": self.problems.iter().map(Problem::to_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.file)?;
+        write!(f, "{}", escaped(&self.file))?;
         if let Some(first) = self.problems.first() {
             write!(f, ": {first}")?;
         }

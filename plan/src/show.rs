@@ -11,6 +11,19 @@ use crate::trace::{Movement, Ranks, Span, Trace, trace};
 /// The most transfers of a step that are told one by one.
 const MAX_TOLD: usize = 64;
 
+/// Writes a text from a file for a line of a terminal: control characters, which that would obey,
+/// are escaped as in Rust.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut line, c| {
+        match c.is_control() {
+            true => line.extend(c.escape_default()),
+            false => line.push(c),
+        }
+        line
+    })
+}
+
 /// Summarises a plan as it runs at one size.
 ///
 /// # Errors
@@ -58,7 +71,8 @@ fn header(plan: &Plan, lowered: &Lowered) -> String {
     let blocks = plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0);
     let rank = &plan.ranks[0];
     let place = if plan.in_place { "in place" } else { "out of place" };
-    let _ = writeln!(text, "{}: {} of {} ranks, {place}", plan.name, plan.collective, plan.ranks.len());
+    let (name, collective) = (escaped(&plan.name), escaped(&plan.collective));
+    let _ = writeln!(text, "{name}: {collective} of {} ranks, {place}", plan.ranks.len());
     let _ = writeln!(
         text,
         "protocol {}, {blocks} blocks a rank, chunks: {} input, {} output, {} scratch",

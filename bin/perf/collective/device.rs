@@ -14,6 +14,7 @@ use shmccl::{Communicator, Rank};
 use shmccl_limits::stopwatch::Stopwatch;
 use shmccl_plan::read::read_file;
 use shmccl_plan::senders;
+use shmccl_plan::show::escaped;
 
 use super::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};
@@ -209,7 +210,8 @@ impl CollectiveBench<'_> {
         let Wanted { bytes, op, data_type, .. } = wanted;
         ensure!(
             self.comm.planned_calls(name) > before,
-            "plan:{name} does no {} of {bytes} bytes of {data_type} ({op}); leave that out",
+            "plan:{} does no {} of {bytes} bytes of {data_type} ({op}); leave that out",
+            escaped(name),
             self.test.name()
         );
         Ok(())

@@ -34,14 +34,20 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
     let n_ranks = args.ranks.or_else(|| planned.as_ref().map(PlannedTest::n_ranks)).unwrap_or(RANKS);
     let mut sizes = args.collective_sizes()?;
     let mut settings = args.settings(test, n_ranks)?;
-    if let Some(planned) = planned {
+    if let Some(planned) = &planned {
         sizes = planned.fitting(sizes)?;
         settings.plan = Some(planned.settings(test, n_ranks, &sizes)?);
+        settings.types = planned.fitting_types(&settings.types)?;
+        settings.ops = planned.fitting_operators(&settings.ops)?;
     }
     let one_core = jobs::share_a_core(&args.job)?;
     let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
-    Ok((PerfPlan { patience_ms, collective: Some(settings), ..plan }, n_ranks))
+    let plan = PerfPlan { patience_ms, collective: Some(settings), ..plan };
+    if let Some(planned) = planned.filter(|_| args.job.heap.is_none()) {
+        planned.check_heap(&plan, "--maxbytes")?;
+    }
+    Ok((plan, n_ranks))
 }
 
 /// The range of sizes that a table names: the smallest, the largest, and from one to the next.

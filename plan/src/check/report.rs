@@ -1,5 +1,6 @@
 //! What a check has found.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::json;
@@ -111,6 +112,27 @@ impl ClassReport {
     pub fn worst(&self) -> Option<Kind> {
         self.findings.iter().map(|finding| finding.kind).min()
     }
+
+    /// Returns the name of the worst error, or `clean`.
+    #[must_use]
+    pub fn verdict(&self) -> &'static str {
+        verdict(self.worst())
+    }
+
+    /// Returns the kinds of findings that are no errors, each once.
+    #[must_use]
+    pub fn notes(&self) -> BTreeSet<Kind> {
+        self.findings.iter().map(|finding| finding.kind).filter(|kind| !kind.is_error()).collect()
+    }
+}
+
+/// Names the worst of what was found, if that is an error.
+fn verdict(worst: Option<Kind>) -> &'static str {
+    worst.filter(|kind| kind.is_error()).map_or("clean", Kind::name)
+}
+
+fn names(kinds: &BTreeSet<Kind>) -> Vec<&'static str> {
+    kinds.iter().map(|kind| kind.name()).collect()
 }
 
 /// What was found in a plan.
@@ -145,32 +167,36 @@ impl Report {
         self.classes.iter().filter_map(ClassReport::worst).min()
     }
 
+    /// Returns the name of the worst error of any class, or `clean`.
+    #[must_use]
+    pub fn verdict(&self) -> &'static str {
+        verdict(self.worst())
+    }
+
+    /// Returns the kinds of findings of any class that are no errors, each once.
+    #[must_use]
+    pub fn notes(&self) -> BTreeSet<Kind> {
+        self.classes.iter().flat_map(ClassReport::notes).collect()
+    }
+
     /// Returns the report in JSON.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
-        let place = |place: &Place| {
-            json!({
-                "rank": place.rank,
-                "block": place.block,
-                "operation": place.operation.map(|(index, _)| index),
-                "inner": place.operation.and_then(|(_, inner)| inner),
-                "name": place.code.map(crate::plan::Code::name),
-            })
-        };
         let finding = |finding: &Finding| {
             json!({
                 "kind": finding.kind.name(),
                 "error": finding.kind.is_error(),
                 "what": finding.what,
                 "remedy": finding.remedy,
-                "places": finding.places.iter().map(place).collect::<Vec<_>>(),
+                "places": finding.places.iter().map(Place::to_json).collect::<Vec<_>>(),
             })
         };
         let class = |class: &ClassReport| {
             json!({
                 "sizes": class.about,
                 "chunk": class.chunk,
-                "verdict": class.worst().map_or("clean", Kind::name),
+                "verdict": class.verdict(),
+                "notes": names(&class.notes()),
                 "findings": class.findings.iter().map(finding).collect::<Vec<_>>(),
             })
         };
@@ -179,7 +205,8 @@ impl Report {
             "collective": self.collective,
             "ranks": self.ranks,
             "clean": self.is_clean(),
-            "verdict": self.worst().map_or("clean", Kind::name),
+            "verdict": self.verdict(),
+            "notes": names(&self.notes()),
             "classes": self.classes.iter().map(class).collect::<Vec<_>>(),
         })
     }

@@ -7,6 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::value::RawValue;
 
 use crate::problem::{Place, Problem};
+use crate::show::escaped;
 
 /// The most fields of an object.
 const MAX_FIELDS: usize = 64;
@@ -244,12 +245,9 @@ fn quote(raw: &RawValue) -> String {
 }
 
 fn shorten(text: &str) -> String {
-    let mut short: String =
-        text.chars().take(MAX_QUOTED).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if short.len() < text.len() {
-        short.push_str("...");
-    }
-    short
+    let short: String = text.chars().take(MAX_QUOTED).collect();
+    let more = if short.len() < text.len() { "..." } else { "" };
+    escaped(&short) + more
 }
 
 /// Reads an object of [`MAX_FIELDS`] fields at most.

@@ -1,5 +1,6 @@
 //! The directory of execution plans that a job brings along.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +21,9 @@ pub(crate) fn from_environment() -> Option<Result<Vec<Arc<ExecutionPlan>>>> {
 }
 
 fn read(directory: &Path) -> Result<Vec<Arc<ExecutionPlan>>> {
-    let files =
-        files_in(directory).map_err(|error| Error::os("reading the directory SHMCCL_PLANS", error))?;
+    let files = files_in(directory).map_err(|error| {
+        let named = io::Error::new(error.kind(), format!("{}: {error}", directory.display()));
+        Error::os("reading the directory SHMCCL_PLANS", named)
+    })?;
     files.iter().map(|file| Ok(Arc::new(read_file(file)?.plan))).collect()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shmccl_plan::check::Kind;
 use shmccl_plan::lower::smallest;
+use shmccl_plan::show::escaped;
 use shmccl_plan::{Plan, check};
 
 use super::launch::Launch;
@@ -15,7 +16,7 @@ pub(super) fn stalled(error: Error, plan: &Plan, mover: &Mover<'_>, launch: &Lau
     let Error::Timeout { .. } = error else { return error };
     let me = mover.members.me();
     Error::PlanStalled {
-        plan: format!("plan:{}", plan.name),
+        plan: format!("plan:{}", escaped(&plan.name)),
         blocks: launch.told(me, &mover.compiled.blocks[me]),
         cause: cause(plan, mover.compiled.lowered.message),
         source: Arc::new(error),
