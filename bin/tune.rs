@@ -209,6 +209,7 @@ fn measure(args: &TuneArgs, plans: &[(u32, TunePlan)]) -> Result<Vec<TuneFigure>
             heap_len: plan.heap_len(),
             heap_of: "the scratch of plans (--plans)",
             is_traced: false,
+            grace: jobs::LAST_WORDS,
         };
         jobs::carry_out(order, *n_ranks, &args.job(), &mut |line| {
             figures.push(serde_json::from_str(line).context("reading a figure")?);

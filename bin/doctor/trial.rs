@@ -35,7 +35,8 @@ fn start(job: PlannedJob) -> Result<HostFinding> {
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
     let (heap_len, heap_of) = (job.heap, "--heap");
-    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len, heap_of, is_traced };
+    let (command, grace) = (DEVICE_COMMAND, jobs::LAST_WORDS);
+    let order = DeviceCommand { command, environment, heap_len, heap_of, is_traced, grace };
     Ok(match jobs::carry_out(order, job.ranks, &args, &mut |_| Ok(())) {
         Ok(ready_after) => {
             let after = ready_after.map_or(f64::NAN, |after| after.as_secs_f64() * 1e9);

@@ -24,7 +24,7 @@ pub(crate) const DEVICE_COMMAND: &str = "perf-device";
 
 /// How long ranks may take to print their errors once one has failed or was killed. A rank that
 /// waits for bare flags never learns of it, and is killed then.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Returns the core of each of `n_ranks` ranks; `None` where the scheduler decides.
 ///
@@ -100,7 +100,10 @@ pub(crate) fn supervise(
     let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
     let is_traced = plan.tests.iter().any(|(test, _)| *test == Test::TraceCost);
     let (heap_len, heap_of) = (plan.heap_len(), "--minbytes and --maxbytes ask for too much");
-    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len, heap_of, is_traced };
+    // A rank that has found a plan stalled has it checked before it tells.
+    let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
+    let grace = if is_planned { 4 * LAST_WORDS } else { LAST_WORDS };
+    let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len, heap_of, is_traced, grace };
     carry_out(order, ranks, args, on_line)
 }
 
@@ -116,6 +119,8 @@ pub(crate) struct DeviceCommand {
     pub(crate) heap_of: &'static str,
     /// Whether a trace is written, to nowhere.
     pub(crate) is_traced: bool,
+    /// How long ranks may take to print their errors once one has failed.
+    pub(crate) grace: Duration,
 }
 
 /// Starts device processes like [`supervise`], but for any order.
@@ -148,7 +153,7 @@ pub(crate) fn carry_out(
         .heap_len(heap_len)
         .proxy(ProxyMode::from(args.proxy))
         .timeout(args.timeout)
-        .grace(LAST_WORDS)
+        .grace(order.grace)
         .pin(!args.no_pin)
         .one_core_each()
         .capture_output(true);

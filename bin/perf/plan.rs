@@ -223,6 +223,19 @@ pub(crate) enum DeviceLine {
     Placement(RankPlacement),
     /// A figure, from rank 0.
     Figure(Box<PerfRow>),
+    /// What a rank tells of an execution plan that has not ended.
+    Stalled(StalledPlan),
+}
+
+/// An execution plan that has not ended, as one rank tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StalledPlan {
+    /// The plan.
+    pub(crate) plan: String,
+    /// Which blocks of the rank wait for what.
+    pub(crate) blocks: String,
+    /// Whether the plan can end at all.
+    pub(crate) cause: String,
 }
 
 /// A rank, its process and its core.

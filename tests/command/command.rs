@@ -9,6 +9,7 @@ mod coordinator;
 mod nccl_tests;
 mod p2p;
 mod plan;
+mod plan_refusals;
 mod run;
 mod seeing;
 mod trace;

@@ -149,7 +149,7 @@ fn what_a_plan_does_not_do_is_refused_by_its_measure() {
     refused(&["--plan", ar_2, "-b", "8", "-e", "64"], "none of the sizes is a multiple of 256");
     refused(
         &["--plan", ar_2, "-b", "256", "-e", "256", "-o", "avg"],
-        "plan:allreduce does no all_reduce of 256",
+        "it does no all_reduce of avg; take such as sum, max",
     );
     refused(&["--plans", "generated", "--algo", "plan:nothing"], "generated has no plan called nothing");
     refused(&["--algo", "plan:ar_2"], "--algo plan:ar_2 needs --plans DIR");

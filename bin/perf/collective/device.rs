@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::{Communicator, Rank};
+use shmccl::{Communicator, Error, Rank};
 use shmccl_limits::stopwatch::Stopwatch;
 use shmccl_plan::read::read_file;
 use shmccl_plan::senders;
@@ -29,7 +29,7 @@ use crate::perf::clock;
 use crate::perf::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
-use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankPlacement};
+use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankPlacement, StalledPlan};
 use crate::perf::report::{CollectiveFigures, Memory, PerfRow, row_of};
 use crate::perf::slices::SliceComparison;
 use crate::perf::sync::{AllSync, Gathering, PairSync, flags};
@@ -79,7 +79,14 @@ pub(crate) fn run(
         all,
         planned,
     };
-    bench.figures()
+    let measured = bench.figures();
+    if let Err(error) = &measured
+        && let Some(Error::PlanStalled { plan, blocks, cause, .. }) = error.downcast_ref()
+    {
+        let (plan, blocks, cause) = (plan.clone(), blocks.clone(), cause.clone());
+        send(&DeviceLine::Stalled(StalledPlan { plan, blocks, cause }))?;
+    }
+    measured
 }
 
 /// Registers an execution plan.

@@ -1,9 +1,11 @@
 //! The launcher side of a collective test: rows as they come, in nccl-tests' table.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 
+use crate::failure::{self, FAILED};
 use crate::flags::JobArgs;
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
@@ -11,7 +13,7 @@ use crate::perf::collective::format::{self, Extras, TableHead};
 use crate::perf::flags::PerfArgs;
 use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::jobs;
-use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement};
+use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement, StalledPlan};
 use crate::perf::planned::PlannedTest;
 use crate::perf::report::{Memory, PerfRow, legend};
 use crate::perf::test::Test;
@@ -107,15 +109,34 @@ pub(crate) fn measure(
         host: &host,
         processor: &processor,
     };
-    let mut table =
-        NcclTable { head, extras, placements: Vec::new(), rows: Vec::new(), printed: 0, begun: false };
+    let mut table = NcclTable {
+        head,
+        extras,
+        placements: Vec::new(),
+        rows: Vec::new(),
+        stalled: Vec::new(),
+        printed: 0,
+        begun: false,
+    };
     // A plan that is measured is the only one.
     let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
     let plans = if is_planned { Some(PathBuf::new()) } else { job.plans.clone() };
     let job = JobArgs { plans, ..job.clone() };
-    jobs::supervise(plan, n_ranks, &job, &mut |line| table.take(DeviceLine::read(line)?))?;
+    jobs::supervise(plan, n_ranks, &job, &mut |line| table.take(DeviceLine::read(line)?))
+        .map_err(|error| explained(error, test, &table.stalled))?;
     table.finish()?;
     Ok(table.rows)
+}
+
+/// Returns what a job has failed of: blocks of an execution plan that wait, on whatever ranks, or
+/// else `error`. A rank that learns of a stalled plan from another one may end before that one.
+fn explained(error: Error, test: Test, stalled: &[StalledPlan]) -> Error {
+    let Some(first) = stalled.first().filter(|_| failure::exit_code(&error) == FAILED) else { return error };
+    let mut told = vec![format!("in {}: {} timed out", test.name(), first.plan)];
+    let blocks: BTreeSet<_> = stalled.iter().map(|rank| rank.blocks.as_str()).collect();
+    let causes: BTreeSet<_> = stalled.iter().map(|rank| rank.cause.as_str()).collect();
+    told.push([blocks, causes].into_iter().flatten().collect::<Vec<_>>().join("; "));
+    anyhow!(told.join(": "))
 }
 
 /// A table that grows.
@@ -124,6 +145,8 @@ struct NcclTable<'a> {
     extras: Extras,
     placements: Vec<RankPlacement>,
     rows: Vec<PerfRow>,
+    /// What ranks tell of a plan that has not ended.
+    stalled: Vec<StalledPlan>,
     /// Rows of [`NcclTable::rows`] that stand in the table.
     printed: usize,
     begun: bool,
@@ -135,6 +158,7 @@ impl NcclTable<'_> {
         match message {
             DeviceLine::Placement(placement) => self.placements.push(placement),
             DeviceLine::Figure(row) => self.rows.push(*row),
+            DeviceLine::Stalled(rank) => self.stalled.push(rank),
         }
         if !self.begun && self.placements.len() == self.head.n_ranks as usize {
             self.begun = true;
@@ -197,4 +221,44 @@ fn limits(rows: &[PerfRow]) -> String {
     let table = grid.text(Look::plain(), &[]);
     let legend = legend(&table);
     table + &legend
+}
+
+#[cfg(test)]
+mod tests {
+    use shmccl::error::{DeviceName, ExitCause};
+    use shmccl::{Error as JobError, Rank};
+
+    use super::*;
+
+    fn stalled(rank: u32) -> StalledPlan {
+        StalledPlan {
+            plan: "plan:credits".to_owned(),
+            blocks: format!("rank {rank} block 0 operation 1 (wait) waits"),
+            cause: "no launch of the plan ends".to_owned(),
+        }
+    }
+
+    #[test]
+    fn blocks_that_wait_are_told_whichever_rank_ends_first_and_all_of_them() {
+        let revoked = || anyhow!("rank 0: in all_gather: the communicator was revoked by rank 1");
+        let told = explained(revoked(), Test::AllGather, &[stalled(1)]).to_string();
+        assert_eq!(
+            told,
+            "in all_gather: plan:credits timed out: rank 1 block 0 operation 1 (wait) waits; \
+             no launch of the plan ends"
+        );
+        let both = explained(revoked(), Test::AllGather, &[stalled(1), stalled(0)]).to_string();
+        assert!(both.contains(": rank 0 block 0 operation 1 (wait) waits; rank 1 block 0 "), "{both}");
+        assert_eq!(both.matches("no launch of the plan ends").count(), 1, "{both}");
+    }
+
+    #[test]
+    fn a_job_without_a_stalled_plan_and_one_that_was_interrupted_keep_their_errors() {
+        let device = DeviceName::Rank(Rank::new(1, 2).unwrap());
+        let failed = JobError::DeviceFailed { device, cause: ExitCause::Code(1) };
+        assert_eq!(explained(failed.into(), Test::AllGather, &[]).to_string(), "rank 1 exited with code 1");
+        let interrupted = JobError::Interrupted { signal: 2 };
+        let told = explained(interrupted.into(), Test::AllGather, &[stalled(0)]);
+        assert_eq!(told.to_string(), "interrupted by SIGINT");
+    }
 }

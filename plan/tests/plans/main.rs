@@ -3,6 +3,7 @@
 mod broken;
 mod checked;
 mod corpus;
+mod differences;
 mod false_clean;
 mod imported;
 mod interpreted;
