@@ -14,7 +14,6 @@ use shmccl_plan::show::escaped;
 use shmccl_plan::{Lowered, Plan, lower};
 
 use crate::failure::UsageError;
-use crate::perf::plan::PerfPlan;
 use crate::perf::test::Test;
 use crate::{flags, output, plan};
 
@@ -206,13 +205,13 @@ impl PlannedTest {
         })
     }
 
-    /// Checks that a job has room for what `plan` takes of its heap.
+    /// Checks that ranks can have `heap_len` bytes of heap, for messages of `sizes`.
     ///
     /// # Errors
     /// Too much; `flag`, which has named the sizes, and scratch are named.
-    pub(crate) fn check_heap(&self, plan: &PerfPlan, flag: &str) -> Result<()> {
-        let Err(error) = HeapShape::new(self.n_ranks(), plan.heap_len()) else { return Ok(()) };
-        let largest = plan.sizes.iter().copied().max().unwrap_or(0);
+    pub(crate) fn check_heap(&self, heap_len: u64, sizes: &[u64], flag: &str) -> Result<()> {
+        let Err(error) = HeapShape::new(self.n_ranks(), heap_len) else { return Ok(()) };
+        let largest = sizes.iter().copied().max().unwrap_or(0);
         let scratch = self.scratch(largest);
         Err(self.refused(&format!(
             "messages of {largest} bytes ({flag}) and {scratch} bytes of scratch, on each rank: {error}"

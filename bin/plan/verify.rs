@@ -62,7 +62,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         collective: Some(collective),
         ..PerfPlan::of_nothing()
     };
-    planned.check_heap(&plan, "--sizes")?;
+    planned.check_heap(plan.heap_len(), &plan.sizes, "--sizes")?;
     let extras = Extras { percentiles: false, bound: false, heap: false };
     let rows =
         table::measure(&plan, planned.n_ranks(), &job, ((range.0, range.1, (0, "listed")), 1), extras)?;

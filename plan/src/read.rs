@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::plan::{Plan, Protocol};
 use crate::problem::{Place, Problem, Refusal};
 use crate::rules;
+use crate::show::escaped;
 use fields::{Fields, Reader};
 
 /// The largest file, in bytes.
@@ -91,6 +92,7 @@ pub fn read(file: &str, text: &[u8]) -> Result<Reading, Refusal> {
     };
     rules::check(&plan, &mut problems, &mut warnings);
     if problems.is_empty() {
+        let warnings = warnings.iter().map(|warning| escaped(warning)).collect();
         return Ok(Reading { plan, warnings });
     }
     problems.truncate(MAX_PROBLEMS);

@@ -47,7 +47,7 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
     let plan = PerfPlan { patience_ms, collective: Some(settings), ..plan };
     if let Some(planned) = planned.filter(|_| args.job.heap.is_none()) {
-        planned.check_heap(&plan, "--maxbytes")?;
+        planned.check_heap(plan.heap_len(), &plan.sizes, "--maxbytes")?;
     }
     Ok((plan, n_ranks))
 }

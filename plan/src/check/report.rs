@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::classes::Class;
 use crate::problem::Place;
+use crate::show::escaped;
 
 /// The most findings of a class that are kept.
 const MAX_FINDINGS: usize = 200;
@@ -76,7 +77,8 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind.name(), self.what)?;
+        // It may name what the plan says it computes.
+        write!(f, "{}: {}", self.kind.name(), escaped(&self.what))?;
         if self.remedy.is_empty() { Ok(()) } else { write!(f, "; {}", self.remedy) }
     }
 }
