@@ -158,7 +158,7 @@ fn what_cannot_be_done_is_told_before_anything_is_measured() {
         (&["--ranks", "1"], 2, "1 is not in 2..=64"),
         (&["--ranks", "2,3,x"], 2, "'x'"),
         (&["--time", "0s"], 2, "--time"),
-        (&["--plans", "/nonexistent"], 1, "cannot read the directory of plans /nonexistent: "),
+        (&["--plans", "/nonexistent"], 2, "cannot read the directory of plans /nonexistent (--plans): "),
     ] {
         let output = shmccl(&[&["tune"], words].concat(), &home).current_dir(&home).output().unwrap();
         let told = text(&output.stderr);

@@ -105,6 +105,9 @@ fn a_changed_operation_is_named_by_a_diff() {
     other.ranks[0].output_chunks = 3;
     assert_eq!(
         diff::diff(&plan, &other),
-        ["rank 0: output_chunks 2 -> 3", "rank 1 block 0 operation 7 (signal): signal channels 0 removed",]
+        [
+            "rank 0: output_chunks 2 -> 3",
+            "rank 1 block 0 operation 7 (signal): signal over memory channels 0 removed",
+        ]
     );
 }
