@@ -254,7 +254,7 @@ impl Wait {
         let begun = activity.since.or(activity.given_up)?;
         Some(Self {
             on: WaitKind::from_code(activity.kind),
-            awaited: RankSet::from_bits(activity.awaited),
+            awaited: activity.awaited,
             lasts: now.saturating_sub(begun),
             given_up: activity.since.is_none(),
             timed_out: activity.since.is_none() && activity.timed_out,

@@ -19,7 +19,7 @@ use shmccl::shm::{Expected, HostKernel, Identity, Mapping, Segment, SegmentHeade
 use shmccl::sync::atomic::AtomicU64;
 use shmccl::sync::plain;
 use shmccl::{Communicator, Result};
-use shmccl_proxy::{Handler, MemoryId, SemaphoreId, Transfer, Trigger};
+use shmccl_proxy::{Handler, MemoryId, SemaphoreId, Transfer, TransferLen, Trigger};
 use support::long;
 
 use crate::harness::{Job, Random, figure, rank, seed};
@@ -296,7 +296,10 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
 fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: &[MemoryId], round: u64) {
     // Within the eighth region, which is the longest; the attack writes there too, so only
     // completion counts.
-    let transfer = Transfer { len: 64, source: ids[7], source_offset: 0, target: ids[7], target_offset: 128 };
+    let transfer = {
+        let len = TransferLen::new(64).unwrap();
+        Transfer { len, source: ids[7], source_offset: 0, target: ids[7], target_offset: 128 }
+    };
     push(producer, Trigger::put(transfer));
     let position = shmccl_proxy::Push::try_push(
         producer,

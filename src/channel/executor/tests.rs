@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmccl_proxy::Transfer;
+use shmccl_proxy::{Transfer, TransferLen};
 
 use super::super::testing::{ALLOCATED, bytes, context, mapped};
 use super::*;
@@ -30,6 +30,7 @@ fn id(value: u32) -> MemoryId {
 
 fn transfer(ids: (u32, u32), offsets: (u64, u64), len: u32) -> Transfer {
     let (source_offset, target_offset) = (offsets.0.try_into().unwrap(), offsets.1.try_into().unwrap());
+    let len = TransferLen::new(len).unwrap();
     Transfer { len, source: id(ids.0), source_offset, target: id(ids.1), target_offset }
 }
 
@@ -89,8 +90,8 @@ fn what_a_trigger_must_not_name_is_refused_and_nothing_changes() {
         (RefusalReason::Target, transfer((0, 1), (0, last), 2)),
         (RefusalReason::Target, transfer((0, 1), (0, beyond), 1)),
         (RefusalReason::Target, transfer((0, 1), (0, u32::MAX.into()), 1)),
-        (RefusalReason::Source, transfer((0, 1), (u32::MAX.into(), 0), u32::MAX)),
-        (RefusalReason::Source, transfer((0, 1), (0, 0), u32::MAX)),
+        (RefusalReason::Source, transfer((0, 1), (u32::MAX.into(), 0), TransferLen::LIMIT - 1)),
+        (RefusalReason::Source, transfer((0, 1), (0, 0), TransferLen::LIMIT - 1)),
     ];
     let before = (bench.all(), bench.signals());
     for (reason, transfer) in bad_places {
