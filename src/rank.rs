@@ -148,6 +148,13 @@ impl RankSet {
         is_new
     }
 
+    /// Takes `rank` out; returns whether it was in the set.
+    pub(crate) const fn remove(&mut self, rank: Rank) -> bool {
+        let was_in = self.contains(rank);
+        self.0[rank.word()] &= !rank.bit();
+        was_in
+    }
+
     /// Returns whether it has no ranks.
     pub(crate) fn is_empty(self) -> bool {
         self.0 == [0; SET_WORDS]
@@ -260,6 +267,9 @@ mod tests {
             let rest = all.without(one);
             assert_eq!((rest.len(), rest.contains(rank), rest.and(one).is_empty()), (255, false, true));
             assert_eq!((rest.or(one), RankSet::all(rank.get()).contains(rank)), (all, false));
+            let mut rest = all;
+            assert!(rest.remove(rank) && !rest.remove(rank));
+            assert_eq!(rest, all.without(one));
         }
     }
 

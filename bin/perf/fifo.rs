@@ -278,7 +278,7 @@ impl ArrivalCheck {
         let transfer = trigger.transfer();
         match self.next.get_mut(transfer.source_offset as usize) {
             Some(expected) => {
-                self.wrong += u64::from(u64::from(transfer.len) != *expected);
+                self.wrong += u64::from(u64::from(transfer.target_offset) != *expected);
                 *expected += 1;
             }
             None => self.wrong += 1,

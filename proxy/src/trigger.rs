@@ -273,9 +273,8 @@ impl Trigger {
     #[allow(clippy::cast_lossless, reason = "u64::from is not const")]
     const fn encode(kind: TriggerKind, transfer: Transfer, semaphore: SemaphoreId) -> Self {
         let semaphore = semaphore.0 as u64;
-        let word0 = transfer.len.0 as u64
-            | semaphore >> LOW_BITS << LEN_BITS
-            | (transfer.source_offset as u64) << 32;
+        let word0 =
+            transfer.len.0 as u64 | semaphore >> LOW_BITS << LEN_BITS | (transfer.source_offset as u64) << 32;
         let word1 = transfer.target_offset as u64
             | (transfer.source.0 as u64) << SOURCE_SHIFT
             | (transfer.target.0 as u64) << TARGET_SHIFT

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::control_channel::{ControlChannel, WaitGuard};
 use super::link::ControlLink;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, ControlMessage, GATHERED_RANKS, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Ready,
-    Welcome,
+    self, CONTRIBUTION_LEN, Contribution, ControlMessage, GATHERED_RANKS, Gathered, Go, Hello, Invite,
+    LAYOUT_VERSION, Ready, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{duplicate, has_hung_up};

@@ -27,8 +27,8 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, Blame, CONTRIBUTION_LEN, Contribution, ControlMessage, GATHERED_RANKS, Gathered, Go, Invite, Lost, NotRestarted,
-    Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, ControlMessage, GATHERED_RANKS, Gathered, Go, Invite, Lost,
+    NotRestarted, Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, duplicate, resource_error, try_receive};

@@ -217,7 +217,8 @@ impl Handler for Executor {
 
 /// Names slot `number` towards `peer` in a trigger.
 pub(crate) fn semaphore_id(peer: Rank, number: u32) -> SemaphoreId {
-    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number).expect("256 ranks of 16 slots fit fourteen bits")
+    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number)
+        .expect("256 ranks of 16 slots fit fourteen bits")
 }
 
 #[cfg(test)]

@@ -188,8 +188,10 @@ impl PortChannel {
             let (rank, region) = self.table.resolve(id, offset, transfer.len.get())?;
             self.context.heap().view().check(rank, region)?;
         }
-        self.traced(Verb::PUT_REGISTERED, transfer.len.get().into(), |port| port.push(TriggerKind::DATA, transfer))
-            .map(drop)
+        self.traced(Verb::PUT_REGISTERED, transfer.len.get().into(), |port| {
+            port.push(TriggerKind::DATA, transfer)
+        })
+        .map(drop)
     }
 
     /// Does `run`, and notes it where this rank notes what it does.

@@ -255,7 +255,7 @@ mod tests {
     fn every_semaphore_has_one_sender() {
         let mut seen = std::collections::HashSet::new();
         let slots = ChannelSlots::new(64);
-        for rank in 0..MAX_RANKS {
+        for rank in 0..crate::rank::MAX_RANKS {
             for _ in 0..MAX_CHANNELS_PER_PEER {
                 let from = Rank::known(rank);
                 let index = slots.take(from).unwrap().semaphore_index(from);

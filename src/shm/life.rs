@@ -108,7 +108,15 @@ impl LifeLock {
         }
         let stop = Arc::new(Latch::default());
         let (taken, outcome) = mpsc::sync_channel(1);
-        let watcher = Watcher { kernel, cells, segment, rank, stop: Arc::clone(&stop), lost: RankSet::default(), vital };
+        let watcher = Watcher {
+            kernel,
+            cells,
+            segment,
+            rank,
+            stop: Arc::clone(&stop),
+            lost: RankSet::default(),
+            vital,
+        };
         let thread = std::thread::Builder::new()
             .name("shmccl-life".into())
             .spawn(move || watcher.run(&taken))

@@ -34,7 +34,7 @@ const SLOTS_AT: u64 = 0x2000;
 const PLACE_WORDS: u64 = 128 / 8;
 
 /// How long the control segment is.
-const CONTROL_LEN: u64 = 65536;
+const CONTROL_LEN: u64 = 311_296;
 
 const ARENA: usize = 1 << 20;
 const GUARD: u8 = 0xc3;
@@ -88,12 +88,12 @@ fn changing(payload: &[Region]) -> Vec<Range<u64>> {
 fn changing_in_control(n_ranks: u32) -> Vec<Range<u64>> {
     let each = u64::from(n_ranks);
     vec![
-        places(4224, 1),         // where those sleep who wait in a barrier
-        places(4352, 1),         // where the service process sleeps
-        places(12672, each),     // arrivals: there are barriers between two looks
-        places(45824, each),     // what ranks tell of long waits
-        places(54016, each + 1), // heartbeats, that of the service process last
-        places(64384, 1),        // how often a producer has come or gone
+        places(4224, 1),           // where those sleep who wait in a barrier
+        places(4352, 1),           // where the service process sleeps
+        places(37248, each),       // arrivals: there are barriers between two looks
+        places(201_600, 2 * each), // what ranks tell of long waits
+        places(267_136, each + 1), // heartbeats, that of the service process last
+        places(308_224, 1),        // how often a producer has come or gone
     ]
 }
 

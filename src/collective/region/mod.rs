@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_parts_follow_each_other_and_none_overlaps() {
-        for n in [1, 2, 3, 8, 64] {
+        for n in [1, 2, 3, 8, 64, 65, 256] {
             let layout = CommLayout::new(n);
             let starts = [
                 CommLayout::PARK,

@@ -76,9 +76,10 @@ fn number(notice: &[u64], member: usize) -> u32 {
 /// Returns what a member tells: 1 if nothing has failed here, and its `numbers` towards all members.
 fn notice(numbers: &[u32], is_ok: bool) -> Vec<u64> {
     let word = |numbers: &[u32]| {
-        let placed = numbers.iter().enumerate().map(|(place, number)| {
-            u64::from(number % MAX_CHANNELS_PER_PEER) << (place * SEAT_BITS)
-        });
+        let placed = numbers
+            .iter()
+            .enumerate()
+            .map(|(place, number)| u64::from(number % MAX_CHANNELS_PER_PEER) << (place * SEAT_BITS));
         placed.fold(0, std::ops::BitOr::bitor)
     };
     std::iter::once(is_ok.into()).chain(numbers.chunks(PER_WORD).map(word)).collect()
