@@ -69,11 +69,11 @@ fn a_trigger_copies_and_then_raises_the_semaphore_that_the_pusher_has_at_the_tar
     bench.execute(kind, transfer((0, 1), (8, 100), 3), semaphore).unwrap();
     assert_eq!(bytes(&bench.context, Rank::known(1), Region::new(HeapOffset::new(99), 5)), [0, 9, 9, 9, 0]);
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
-    assert_eq!(raised, [(1024 + 5, 1)], "of rank 1, from rank 0, slot 5");
+    assert_eq!(raised, [(4096 + 5, 1)], "of rank 1, from rank 0, slot 5");
     // The same slot, pushed by rank 1 for itself, is another semaphore.
     bench.executor.execute(1, &Trigger::signal(semaphore)).unwrap();
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
-    assert_eq!(raised, [(1024 + 5, 1), (1024 + 16 + 5, 1)]);
+    assert_eq!(raised, [(4096 + 5, 1), (4096 + 16 + 5, 1)]);
 }
 
 #[test]

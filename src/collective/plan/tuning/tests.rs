@@ -207,7 +207,7 @@ fn whatever_is_wrong_with_a_table_is_told_with_its_line() {
             "no algorithms to choose from for the operation \"barrier\"",
         ),
         (table_with("ranks = 1"), 5, "ranks is 1, expected 2 to 256"),
-        (table_with("ranks = 65"), 5, "ranks is 65"),
+        (table_with("ranks = 257"), 5, "ranks is 257"),
         (table_with("ranks = -2"), 5, "invalid value"),
         (table_with("buffers = \"heaps\""), 7, "unknown variant `heaps`, expected `heap` or `ordinary`"),
         (table_with("up_to = [8]"), 8, "up_to has 1 sizes for 3 algorithms"),
