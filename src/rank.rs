@@ -118,8 +118,8 @@ impl RankSet {
         self.0
     }
 
-    /// Returns the set of which part `index` of `N`, each of `width` ranks, is in the lowest bits of
-    /// `parts[index]`. Bits above those, and parts above [`MAX_RANKS`], do not count.
+    /// Returns the set of which part `index` of `N`, each of `width` ranks, is in the lowest bits
+    /// of `parts[index]`. Bits above those, and parts above [`MAX_RANKS`], do not count.
     ///
     /// `width` divides 64.
     pub(crate) fn from_parts<const N: usize>(parts: [u64; N], width: u32) -> Self {

@@ -192,12 +192,12 @@ pub struct SegmentCells {
 }
 
 impl SegmentCells {
-    /// Looks at `mapping`, which starts where a rank's segment starts, and has as many semaphores as
-    /// there is room for.
+    /// Looks at `mapping`, which starts where a rank's segment starts, and has as many semaphores
+    /// as there is room for.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when it is too short for the other control structures; [`Error::Misaligned`]
-    /// when it does not start at a page.
+    /// [`Error::OutOfRange`] when it is too short for the other control structures;
+    /// [`Error::Misaligned`] when it does not start at a page.
     pub fn new(mapping: Mapping) -> Result<Self> {
         let what = "control structures of a segment";
         if mapping.len() < SEMAPHORES {

@@ -117,8 +117,8 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// Looks at `rank` of `n_ranks`, which tells `activity` at the time `now`, and at its segment, where that
-    /// can be had.
+    /// Looks at `rank` of `n_ranks`, which tells `activity` at the time `now`, and at its segment,
+    /// where that can be had.
     pub(super) fn new(
         rank: Rank,
         n_ranks: u32,

@@ -18,7 +18,7 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | G1 roll | `RollWords::sign` | `RollWords::read` | all the rank did before, its offer included |
+//! | G1 roll | `RollWords::sign` | `RollWords::read` | all the rank did before, offers included |
 //! | G2 verdict | `VerdictWord::settle` | `VerdictWord::read` | all that the settling rank knew |
 //!
 //! G2 lets a rank that reads `together` use what the others have prepared, although it has not read

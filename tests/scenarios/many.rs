@@ -98,7 +98,8 @@ fn go_on(comm: &mut Communicator) -> Result<()> {
 #[test]
 fn ranks_beyond_a_word_do_everything_that_others_do() {
     for n_ranks in MANY {
-        job(n_ranks).threads(&test_name(module_path!(), "ranks_beyond_a_word_do_everything_that_others_do"), work);
+        job(n_ranks)
+            .threads(&test_name(module_path!(), "ranks_beyond_a_word_do_everything_that_others_do"), work);
     }
 }
 

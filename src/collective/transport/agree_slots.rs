@@ -73,7 +73,8 @@ fn number(notice: &[u64], member: usize) -> u32 {
     u32::try_from(word & ((1 << SEAT_BITS) - 1)).expect("it has four bits")
 }
 
-/// Returns what a member tells: 1 if nothing has failed here, and its `numbers` towards all members.
+/// Returns what a member tells: 1 if nothing has failed here, and its `numbers` towards all
+/// members.
 fn notice(numbers: &[u32], is_ok: bool) -> Vec<u64> {
     let word = |numbers: &[u32]| {
         let placed = numbers

@@ -138,8 +138,8 @@ macro_rules! float {
 }
 
 // Shorter integers are divided as floats that hold them exactly, for which there are vector
-// instructions. A quotient that is not whole is at least 1 / divisor away from the next whole number,
-// much further than rounding moves it. So the quotient of the floats, without its fraction,
+// instructions. A quotient that is not whole is at least 1 / divisor away from the next whole
+// number, much further than rounding moves it. So the quotient of the floats, without its fraction,
 // is the quotient of the integers.
 integer! {
     i8: one / divisor: f32 => (f32::from(one) / divisor) as Self;
