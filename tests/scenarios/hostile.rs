@@ -26,7 +26,7 @@ use crate::harness::{Job, Random, figure, rank, seed};
 use crate::refused::{cells, push, raw_producer};
 
 /// Where a rank's fifos start, and how far they are apart; see the table of `heap::layout`.
-const FIFOS: u64 = 0x25000;
+const FIFOS: u64 = 0x5000;
 const FIFO_STRIDE: u64 = 0x4000;
 const SLOTS_AT: u64 = 0x2000;
 
