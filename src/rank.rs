@@ -133,8 +133,8 @@ impl RankSet {
     /// Returns part `index` of the set, of `width` ranks, in the lowest bits: what
     /// [`RankSet::from_parts`] takes.
     pub(crate) const fn part(self, index: usize, width: u32) -> u64 {
-        let first = index as u32 * width;
-        self.0[(first / WORD_RANKS) as usize] >> (first % WORD_RANKS) & low_bits(width)
+        let (first, word_ranks) = (index * width as usize, WORD_RANKS as usize);
+        self.0[first / word_ranks] >> (first % word_ranks) & low_bits(width)
     }
 
     pub(crate) const fn contains(self, rank: Rank) -> bool {
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_set_of_ranks_is_put_together_from_its_parts() {
         fn parts<const N: usize>(set: RankSet) -> RankSet {
-            let width = MAX_RANKS / N as u32;
+            let width = MAX_RANKS / u32::try_from(N).unwrap();
             let parts = std::array::from_fn::<_, N, _>(|part| set.part(part, width));
             let marked = parts.map(|part| if width < 64 { part | 1 << 63 } else { part });
             assert_eq!(RankSet::from_parts(marked, width), RankSet::from_parts(parts, width));

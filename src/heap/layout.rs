@@ -351,7 +351,7 @@ mod tests {
     fn a_copy_of_what_is_in_use_has_the_semaphores_of_all_ranks() {
         for n_ranks in [1, 2, 3, 65, 256] {
             let copy = SegmentCells::new(Mapping::boxed(control_len(n_ranks)).unwrap()).unwrap();
-            assert_eq!(copy.semaphores().len() as u32, (n_ranks * 16).next_multiple_of(32));
+            assert_eq!(copy.semaphores().len(), (n_ranks as usize * 16).next_multiple_of(32));
         }
     }
 

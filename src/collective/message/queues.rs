@@ -167,7 +167,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
                 if *head as usize == at && message.state.is_done() {
-                    *head = behind as u32;
+                    *head = short_index(behind);
                 }
                 if !message.state.is_in_pipe() {
                     break;
@@ -193,7 +193,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         let end = self.messages.len();
         for head in &mut self.heads {
             while self.messages.get(*head as usize).is_some_and(|message| message.state.is_done()) {
-                *head = self.behind.get(*head as usize).copied().unwrap_or(end) as u32;
+                *head = short_index(self.behind.get(*head as usize).copied().unwrap_or(end));
             }
         }
         has_moved
@@ -312,6 +312,12 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     pub(super) fn flush(&mut self) -> Result<()> {
         self.pipework.flush_messages(self.members, self.kind)
     }
+}
+
+/// Returns the index of a message as the heads of queues keep it.
+#[inline]
+fn short_index(at: usize) -> u32 {
+    u32::try_from(at).expect("a group has at most 65,536 calls")
 }
 
 /// The numbers of the queues of a batch.

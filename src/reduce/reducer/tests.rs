@@ -313,10 +313,9 @@ fn an_average_of_as_many_as_there_can_be_ranks_is_that_of_their_numbers() {
     for n in [64, 65, 127, 128, 129, 255, 256] {
         let inputs = |value: i64| (0..n).map(move |_| value);
         // Sums of short integers wrap; that of one input that is not zero does not.
-        let one = |value: i64| (1..n).map(|_| 0).chain([value]);
-        let i8s: Vec<_> = one(-128).map(|value| value as i8).collect();
+        let i8s: Vec<_> = (1..n).map(|_| 0).chain([i8::MIN]).collect();
         assert_eq!(i64::from(average(DataType::I8, n, &i8s)), -128 / i64::from(n), "{n}");
-        let u8s: Vec<_> = one(255).map(|value| value as u8).collect();
+        let u8s: Vec<_> = (1..n).map(|_| 0).chain([u8::MAX]).collect();
         assert_eq!(u32::from(average(DataType::U8, n, &u8s)), 255 / n, "{n}");
         let i64s: Vec<_> = inputs(-7).collect();
         assert_eq!(average(DataType::I64, n, &i64s), -7);
