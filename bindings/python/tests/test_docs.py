@@ -32,5 +32,5 @@ def test_a_program_of_the_manual_runs(text, tmp_path):
     command = [sys.executable, program]
     if name(text) == "torch":
         command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr

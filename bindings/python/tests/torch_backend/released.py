@@ -11,12 +11,12 @@ from test_build import two_ranks, without_compiler
 from shmccl.torch import _build
 
 RANK = """
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 import shmccl.torch
 dist.init_process_group("shmccl")
 tensor = torch.full((4,), dist.get_rank() + 1.0)
 dist.all_reduce(tensor)
-print(f"torch {torch.__version__}: {tensor.tolist()} by {type(shmccl.torch._backend()).__name__}", flush=True)
+sys.stdout.write(f"torch {torch.__version__}: {tensor.tolist()} by {type(shmccl.torch._backend()).__name__}\\n")
 dist.destroy_process_group()
 """
 
@@ -35,7 +35,7 @@ def test_two_ranks_of_torchrun_use_it_without_compiler_and_cache(tmp_path):
     (tmp_path / "bin").mkdir()
     environment = {**os.environ, "PATH": without_compiler(tmp_path / "bin"), "SHMCCL_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(tmp_path / "rank.py")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     assert sorted(done.stdout.splitlines()) == [f"torch {torch.__version__}: [3.0, 3.0, 3.0, 3.0] by SharedBackend"] * 2

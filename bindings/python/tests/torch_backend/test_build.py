@@ -61,7 +61,7 @@ def two_ranks(tmp_path, shim=None, **environment):
     path = os.pathsep.join([str(package(tmp_path / "package", shim)), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "SHMCCL_CACHE": str(tmp_path / "cache"), "PATH": without_compiler(tmp_path / "bin"),
                    "PYTHONPATH": path, **environment}
-    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment, check=False)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, env=environment, check=False)
 
 
 def of_another_torch(shim, path):
@@ -161,7 +161,7 @@ def test_only_one_of_many_processes_compiles(tmp_path, monkeypatch):
     script = "from shmccl.torch import _build; print(_build.find())"
     builders = [subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
                 for _ in range(3)]
-    made = {builder.communicate(timeout=120)[0].strip() for builder in builders}
+    made = {builder.communicate(timeout=100)[0].strip() for builder in builders}
     assert len(made) == 1
     assert (tmp_path / "calls").read_text().count("called") == 1
 
