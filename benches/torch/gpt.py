@@ -3,7 +3,6 @@
 The last rank prints the times of a step and the loss after all steps, as a hexadecimal float. ZERO_COPY=1 takes buffers
 from the backend's heap. WIDTH, STEPS and BATCH set the size. `gpt.py solo` trains with one rank and no group.
 BACKEND=fake is torch's backend that moves nothing: the time of a step without its communication, and no loss to compare.
-DDP takes results from its backend, so there it is gloo, and a hook instead of the reduction of gradients.
 """
 
 import os
@@ -68,12 +67,7 @@ def words(seed, batch):
 
 
 def data_parallel(model, _):
-    wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    if BACKEND == "fake":
-        from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
-
-        wrapped.register_comm_hook(None, noop_hook)
-    return wrapped
+    return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def sharded(model, mesh):
@@ -155,10 +149,7 @@ def main(mode):
         return
     if BACKEND == "shmccl" and torch.__version__ < "2.14":
         import shmccl.torch  # noqa: F401  it finds no backend by itself
-    if BACKEND == "fake" and mode != "ddp":
-        dist.init_process_group("fake", **alone())
-    else:
-        dist.init_process_group("gloo" if BACKEND == "fake" else BACKEND)
+    dist.init_process_group(BACKEND, **(alone() if BACKEND == "fake" else {}))
     rank, n = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (n,))
     torch.manual_seed(0)
