@@ -34,8 +34,8 @@ use crate::sync::plain;
 /// Bytes of data in a word.
 const DATA: usize = 4;
 
-/// Half of the words that are unpacked at once.
-const PAIRS: usize = 4;
+/// How many words are unpacked at once.
+const CHUNK: usize = 8;
 
 /// The flag of one use of a packet buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -171,13 +171,8 @@ impl Span {
         let bytes = target.locate(start, len)?;
         let (first, last) = words.split_at(to_usize(len) / DATA);
         let mut arrived = (*done / DATA).min(first.len());
-        while let Some(words) = first[arrived..].first_chunk() {
-            let Some(data) = arrivals(words, flag) else { break };
-            // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole
-            // words.
-            unsafe { bytes.wrapping_add(arrived * DATA).cast::<[[u8; 2 * DATA]; PAIRS]>().write(data) };
-            arrived += 2 * PAIRS;
-        }
+        // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole words.
+        arrived += unsafe { unpack_chunks(&first[arrived..], flag, bytes.wrapping_add(arrived * DATA)) };
         while let Some(word) = first.get(arrived) {
             let Some(data) = arrival(word, flag) else { break };
             // SAFETY: `locate` found `len` bytes at `bytes`, of which there are so many whole
@@ -217,16 +212,96 @@ fn arrival(word: &AtomicU64, flag: PacketFlag) -> Option<[u8; DATA]> {
     (u32::from_le_bytes(high) == flag.get()).then_some([a, b, c, d])
 }
 
-/// Returns the data beside `flag` of some words, once all of them are there: with one branch for
-/// all, where word by word each takes one.
+/// Words that are unpacked at once.
+type Chunk = [AtomicU64; CHUNK];
+
+/// Writes the data beside `flag` of `words` to `bytes`, chunk by chunk, as long as all words of a
+/// chunk are there: with one branch for all of them, where word by word each takes one. Returns the
+/// number of words written.
+///
+/// # Safety
+/// At `bytes` the data of all `words` can be written.
 #[inline]
-fn arrivals(words: &[AtomicU64; 2 * PAIRS], flag: PacketFlag) -> Option<[[u8; 2 * DATA]; PAIRS]> {
-    let words = words.each_ref().map(plain::load);
-    let high = u64::from(flag.get()) << 32;
-    let differing = words.iter().fold(0, |differing, word| differing | (word ^ high));
-    (differing >> 32 == 0).then(|| {
-        std::array::from_fn(|pair| (words[2 * pair] ^ high | words[2 * pair + 1] << 32).to_le_bytes())
-    })
+unsafe fn unpack_chunks(words: &[AtomicU64], flag: PacketFlag, bytes: *mut u8) -> usize {
+    let (chunks, _) = words.as_chunks();
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    if vectors::can_load(words) {
+        // SAFETY: the caller's contract, for whole chunks.
+        return unsafe { unpack_chunks_by(vectors::load, chunks, flag, bytes) };
+    }
+    // SAFETY: the caller's contract, for whole chunks.
+    unsafe { unpack_chunks_by(load, chunks, flag, bytes) }
+}
+
+/// # Safety
+/// As for [`unpack_chunks`].
+#[inline]
+unsafe fn unpack_chunks_by(
+    load: impl Fn(&Chunk) -> [[u32; 2]; CHUNK],
+    chunks: &[Chunk],
+    flag: PacketFlag,
+    bytes: *mut u8,
+) -> usize {
+    let mut n_words = 0;
+    for chunk in chunks {
+        let words = load(chunk);
+        if words.iter().fold(0, |differing, [_, high]| differing | (high ^ flag.get())) != 0 {
+            break;
+        }
+        let data = words.map(|[data, _]| data.to_le_bytes());
+        // SAFETY: the caller's contract, for the words up to these.
+        unsafe { bytes.wrapping_add(n_words * DATA).cast::<[[u8; DATA]; CHUNK]>().write(data) };
+        n_words += CHUNK;
+    }
+    n_words
+}
+
+/// Loads words one by one: the data and the flag of each.
+#[inline]
+fn load(chunk: &Chunk) -> [[u32; 2]; CHUNK] {
+    bytemuck::cast(chunk.each_ref().map(|word| plain::load(word).to_le()))
+}
+
+/// Loads of two words at once.
+///
+/// Packets come in lines that another core has written. The fewer instructions a line takes, the
+/// more lines a core fetches at once. A processor with AVX promises that it loads 16 aligned bytes
+/// whole. So each word is loaded as by a relaxed load, which is all that packets need.
+#[cfg(all(target_arch = "x86_64", not(loom)))]
+mod vectors {
+    use core::arch::asm;
+    use core::arch::x86_64::__m128i;
+
+    use super::{CHUNK, Chunk};
+    use crate::sync::atomic::AtomicU64;
+
+    /// Returns whether `words` can be loaded two at a time.
+    #[inline]
+    pub(super) fn can_load(words: &[AtomicU64]) -> bool {
+        words.as_ptr().addr().is_multiple_of(align_of::<__m128i>()) && is_x86_feature_detected!("avx")
+    }
+
+    /// Does what [`super::load`] does, for words that can be loaded so.
+    #[inline]
+    pub(super) fn load(chunk: &Chunk) -> [[u32; 2]; CHUNK] {
+        let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
+        // SAFETY: it reads the bytes of `chunk`, each word whole, and changes nothing.
+        unsafe {
+            asm!(
+                "movdqa {a}, [{chunk}]",
+                "movdqa {b}, [{chunk} + 16]",
+                "movdqa {c}, [{chunk} + 32]",
+                "movdqa {d}, [{chunk} + 48]",
+                chunk = in(reg) chunk,
+                a = out(xmm_reg) a,
+                b = out(xmm_reg) b,
+                c = out(xmm_reg) c,
+                d = out(xmm_reg) d,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        bytemuck::cast([a, b, c, d])
+    }
 }
 
 #[cfg(test)]
@@ -316,18 +391,19 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_of_many_that_is_missing_stops_the_reader_whichever_it_is() {
+    fn one_packet_of_many_that_is_missing_stops_the_reader_whichever_it_is_and_wherever_they_begin() {
         let data: Vec<u8> = (1..=40).collect();
-        for missing in (0..data.len()).step_by(DATA) {
+        for (missing, start) in (0..data.len()).step_by(DATA).flat_map(|missing| [(missing, 0), (missing, 8)])
+        {
             let packets = span(256);
-            put(&packets, PacketKind::Ll8, 0, &data, flag(2)).unwrap();
-            let old = 2 * missing as u64;
+            put(&packets, PacketKind::Ll8, start, &data, flag(2)).unwrap();
+            let old = start + 2 * missing as u64;
             put(&packets, PacketKind::Ll8, old, &data[missing..missing + DATA], flag(1)).unwrap();
             let (mut out, mut done) = ([0; 40], 0);
-            assert!(!poll(&packets, PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+            assert!(!poll(&packets, PacketKind::Ll8, start, &mut out, flag(2), &mut done).unwrap());
             assert_eq!((done, &out[..missing]), (missing, &data[..missing]));
             put(&packets, PacketKind::Ll8, old, &data[missing..missing + DATA], flag(2)).unwrap();
-            assert!(poll(&packets, PacketKind::Ll8, 0, &mut out, flag(2), &mut done).unwrap());
+            assert!(poll(&packets, PacketKind::Ll8, start, &mut out, flag(2), &mut done).unwrap());
             assert_eq!(out, data[..]);
         }
     }
