@@ -30,6 +30,12 @@ def test_the_package_carries_the_shim_for_this_torch():
         assert shim.name.split("-")[1] == _build.base_version(_build.built_for(shim))
 
 
+def test_neither_the_module_nor_the_command_carries_symbols():
+    for built in (*_build.PACKAGE.parent.glob("_core*.so"), _build.PACKAGE.parent / "_bin" / "shmccl", _build.prebuilt()):
+        has_symbols = b"\0.symtab\0" in built.read_bytes()
+        assert not has_symbols, built
+
+
 def test_two_ranks_of_torchrun_use_it_without_compiler_and_cache(tmp_path):
     (tmp_path / "rank.py").write_text(RANK)
     (tmp_path / "bin").mkdir()
