@@ -3,9 +3,11 @@
 mod broken;
 mod checked;
 mod corpus;
+mod drawn;
 mod false_clean;
 mod imported;
 mod interpreted;
+mod iterated;
 mod musts;
 mod mutants;
 mod on_a_gpu;
