@@ -13,6 +13,7 @@ mod classes;
 mod clock;
 mod findings;
 pub mod gpu;
+mod iterations;
 mod machine;
 mod memory;
 mod outcome;
@@ -29,7 +30,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::thread;
 
-use crate::lower::{Action, Lowered};
+use crate::lower::{Action, Lowered, smallest};
 use crate::plan::Plan;
 use crate::problem::Problem;
 use classes::Class;
@@ -169,7 +170,8 @@ fn too_large(plan: &Plan, lowered: &Lowered) -> Option<Finding> {
         ("steps times actors", clocks, MAX_CLOCKS),
     ];
     let (what, count, most) = limits.into_iter().find(|(_, count, most)| count > most)?;
-    Some(findings::too_large(what, count, most))
+    let is_smallest = smallest(plan).is_none_or(|least| lowered.message <= least);
+    Some(findings::too_large(what, count, most, is_smallest))
 }
 
 type Races = BTreeMap<RaceKey, Race>;

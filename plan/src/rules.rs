@@ -1,7 +1,7 @@
 //! The rules of the format that a plan must keep, whatever the size of the message.
 
 mod operands;
-mod pipelines;
+pub(crate) mod pipelines;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -92,6 +92,14 @@ scenario!(
     }
 );
 
+scenario!(
+    a_rank_whose_blocks_never_wait_sees_that_the_other_one_has_given_up,
+    Job::of(2).timeout(Duration::from_secs(1)).broken(),
+    |comm| {
+        stalled::elsewhere(comm)?;
+    }
+);
+
 #[test]
 fn whoever_survives_a_rank_that_was_killed_amid_plans_is_told() {
     killed::again_and_again("whoever_survives_a_rank_that_was_killed_amid_plans_is_told");

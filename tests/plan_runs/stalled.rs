@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shmccl::plan::plan::{Code, Operation};
+use shmccl::plan::plan::{Code, Operation, Pipeline};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
 
@@ -64,6 +64,22 @@ pub(crate) fn in_a_circle(comm: &mut Communicator) -> Result<()> {
     assert!(cause.starts_with("no launch of the plan ends: in a circle, rank "), "{error}");
     for rank in ["rank 0 block 0 operation ", "rank 1 block 0 operation "] {
         assert!(cause.contains(rank), "{error}");
+    }
+    Ok(())
+}
+
+/// Runs a plan of which one rank takes steps for minutes, none of which waits, while the other one
+/// gives up: the first one sees that at once.
+pub(crate) fn elsewhere(comm: &mut Communicator) -> Result<()> {
+    let mut plan = load("generated/ag_2");
+    let operations = vec![Operation::new(Code::Nop); 8];
+    let pipeline = Some(Pipeline { unit: 16, chunks: u32::MAX, operations });
+    plan.ranks[0].blocks[0].operations.insert(0, Operation { pipeline, ..Operation::new(Code::Pipeline) });
+    comm.register_plan(&Arc::new(plan))?;
+    let error = comm.all_gather_in_place(&mut [0_i32; 64]).unwrap_err();
+    match comm.rank().get() {
+        0 => assert!(matches!(error, Error::Revoked { .. }), "{error}"),
+        _ => assert!(matches!(error, Error::PlanStalled { .. }), "{error}"),
     }
     Ok(())
 }

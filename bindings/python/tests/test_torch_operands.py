@@ -1,11 +1,10 @@
-"""Tensors of torch as operands: where torch is installed."""
+"""Tensors of torch as operands."""
 
 import numpy as np
 import pytest
 import shmccl
+import torch
 from test_collectives import on_ranks
-
-torch = pytest.importorskip("torch")
 
 TYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64"]
 

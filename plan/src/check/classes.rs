@@ -2,21 +2,29 @@
 //!
 //! Without pipelines the size changes nothing but the number of units. So one size stands for all
 //! in which slices lie to each other in one order, and each order is tried (`slices`). With
-//! pipelines a chunk may be smaller than a unit, larger, or larger than scratch wraps in. Units and
-//! wraps are scaled down together, for speed.
+//! pipelines a chunk may be smaller than a unit, take more iterations than counters have to give
+//! (`iterated`), or be larger than scratch wraps in. Units and wraps are scaled down together, for
+//! speed. Sizes beyond the limits of a plan are left out, as far as iterations depend on them.
+
+mod iterated;
 
 use std::collections::BTreeSet;
 
-use crate::lower::{Lowered, Scaled, Sizes, chunks_of_message, gcd, granule, lower_sized, slices, wrap_of};
+use crate::lower::{Lowered, Scaled, Sizes, gcd, granule, lower_sized, slices, wrap_of};
 use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgram, Reference};
 use crate::problem::{Place, Problem};
 
+use super::iterations::{Shape, shape};
 use super::report::Finding;
 use super::rule::{Rule, holds};
 use super::{findings, slices as cut};
+use iterated::{Iterated, Limits};
 
 /// The most units of a chunk for which units and wraps keep their exact relation.
 const MAX_UNITS: usize = 2048;
+
+/// The most ways in which units lie to each other that are tried in chunks that wrap.
+const MAX_WAYS: usize = 32;
 
 /// A size class.
 #[derive(Debug)]
@@ -50,25 +58,26 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
         (None, _) => "messages of all sizes".to_owned(),
         (Some(least), _) => format!("chunks of at most {least} bytes"),
     };
-    let mut classes = vec![class(plan, about, smallest, None)?];
+    let iterated = Iterated::of(plan, &pipelines).filter(|_| has_chunks);
+    if let Some(classes) = iterated.as_ref().map_or(Ok(None), Iterated::each_size)? {
+        return Ok(classes);
+    }
+    let first = match iterated.as_ref().map_or(Ok(None), Iterated::shortest)? {
+        Some(class) => class,
+        None => class(plan, about, smallest, None)?,
+    };
+    let mut classes = vec![first];
     if !has_chunks {
         return Ok(classes);
     }
-    let lengths = cut::lengths(plan);
-    for units in lengths.others.iter().filter(|_| holds(Rule::SlicesLieOtherwise)) {
-        let chunk = plan.alignment * units;
-        let about = format!("chunks of {chunk} bytes, whose slices lie otherwise");
-        classes.push(class(plan, about, chunk, None)?);
-    }
-    if !lengths.are_all || (lengths.are_mixed && pipelines.have_slices) {
-        classes[0].undecided.push(findings::too_many_cuts());
-    }
-    let most = usize::try_from(plan.max_message / chunks_of_message(plan)).unwrap_or(usize::MAX);
+    other_slices(plan, &pipelines, &mut classes)?;
+    let most = Limits::of(plan).high;
     let wrap = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).min().unwrap_or(usize::MAX);
-    if let Some(&least) = pipelines.units.iter().min().filter(|&&least| least < most) {
-        many_iterations(plan, &pipelines, (unit, least), &mut classes)?;
+    let least = pipelines.units.iter().copied().min().filter(|&least| least < most);
+    if let Some((iterated, least)) = iterated.zip(least) {
+        many_iterations(plan, (&pipelines, &iterated), (unit, least), &mut classes)?;
         if wrap < most {
-            wrapped(plan, &pipelines, (unit, wrap), &mut classes)?;
+            wrapped(plan, (&pipelines, &iterated), (unit, wrap), &mut classes)?;
         }
     }
     if let Some(at) = pipelines.scratch.filter(|_| wrap < most && holds(Rule::ChunksOverlap)) {
@@ -77,11 +86,33 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
     Ok(classes)
 }
 
+/// Chunks whose slices lie to each other otherwise.
+fn other_slices(plan: &Plan, pipelines: &Pipelines, classes: &mut Vec<Class>) -> Result<(), Vec<Problem>> {
+    let lengths = cut::lengths(plan);
+    // Beside pipelines a length does not stand for longer ones.
+    let low = if pipelines.units.is_empty() { 0 } else { Limits::of(plan).low };
+    let is_tried = |units: usize| plan.alignment * units >= low && holds(Rule::SlicesLieOtherwise);
+    for units in lengths.others.iter().filter(|&&units| is_tried(units)) {
+        let chunk = plan.alignment * units;
+        let about = format!("chunks of {chunk} bytes, whose slices lie otherwise");
+        classes.push(class(plan, about, chunk, None)?);
+    }
+    // In a pipeline, what is left out may lie otherwise in what each iteration covers.
+    let are_short = lengths.others.iter().any(|units| plan.alignment * units < low);
+    let are_iterated = pipelines.have_slices && (lengths.are_mixed || are_short);
+    if !lengths.are_all || are_iterated {
+        classes[0].undecided.push(findings::too_many_cuts());
+    }
+    Ok(())
+}
+
 /// The pipelines of a plan, and what it does outside of them.
 #[derive(Default)]
 struct Pipelines {
     /// Their units.
     units: BTreeSet<usize>,
+    /// What decides their iterations.
+    shapes: BTreeSet<Shape>,
     /// Whether there are slices within them.
     have_slices: bool,
     /// An operation outside of them that names scratch which wraps.
@@ -100,6 +131,7 @@ impl Pipelines {
                     &mut |operation, at| {
                         let is_inner = at.operation.is_some_and(|(_, inner)| inner.is_some());
                         pipelines.units.extend(operation.pipeline.as_ref().map(|pipeline| pipeline.unit));
+                        pipelines.shapes.extend(operation.pipeline.as_ref().map(shape));
                         pipelines.have_slices |= is_inner && operation.slice.is_some_and(|(_, of)| of > 1);
                         if !is_inner && pipelines.scratch.is_none() && names_scratch(operation) {
                             pipelines.scratch = Some(at);
@@ -129,24 +161,28 @@ fn class(plan: &Plan, about: String, chunk: usize, scaled: Option<&Scaled>) -> R
     Ok(Class { about, lowered: lower_sized(plan, &sizes)?, undecided: Vec::new() })
 }
 
-/// Three full iterations and a partial one, before scratch wraps: of chunks, and of slices.
+/// Several iterations, before scratch wraps: of chunks, and of slices.
 fn many_iterations(
     plan: &Plan,
-    pipelines: &Pipelines,
+    (pipelines, iterated): (&Pipelines, &Iterated<'_>),
     (unit, least): (usize, usize),
     classes: &mut Vec<Class>,
 ) -> Result<(), Vec<Problem>> {
-    let common = pipelines.units.iter().copied().fold(0, gcd);
-    let largest = pipelines.units.iter().max().map_or(0, |most| most / common * unit);
-    let scaled = Scaled { unit: (unit, common), wraps: vec![usize::MAX; plan.ranks.len()] };
-    let about = format!("chunks of more than {least} bytes");
     if holds(Rule::PipelinesRepeat) {
-        classes.push(class(plan, about, 3 * largest + unit, Some(&scaled))?);
+        iterated.several(least, classes)?;
     }
     if pipelines.have_slices && holds(Rule::SlicesRepeat) {
-        let chunk = (3 * largest + unit).saturating_mul(slices(plan));
+        let common = pipelines.units.iter().copied().fold(0, gcd);
+        let largest = pipelines.units.iter().max().map_or(0, |most| most / common * unit);
+        let scaled = Scaled { unit: (unit, common), wraps: vec![usize::MAX; plan.ranks.len()] };
+        let several = largest.saturating_mul(iterated.late().saturating_add(3)).saturating_add(unit);
+        let most = (Limits::of(plan).high / common).saturating_mul(unit).max(unit);
+        let chunk = several.saturating_mul(slices(plan)).min(most);
         let about = format!("slices of more than {least} bytes");
         classes.push(class(plan, about, chunk, Some(&scaled))?);
+        if pipelines.shapes.len() > 1 {
+            classes[0].undecided.push(findings::many_units());
+        }
     }
     Ok(())
 }
@@ -154,7 +190,7 @@ fn many_iterations(
 /// Chunks, and slices, that wrap twice.
 fn wrapped(
     plan: &Plan,
-    pipelines: &Pipelines,
+    (pipelines, iterated): (&Pipelines, &Iterated<'_>),
     (unit, wrap): (usize, usize),
     classes: &mut Vec<Class>,
 ) -> Result<(), Vec<Problem>> {
@@ -167,18 +203,25 @@ fn wrapped(
     // One unit more than a whole number of them, where the wrap is no whole number of units.
     let scale = |bytes: usize| match bytes {
         usize::MAX => usize::MAX,
-        bytes => bytes / common * unit * 2 + if bytes % common > 0 { unit } else { 0 },
+        bytes => (bytes / common).saturating_mul(unit * 2) + if bytes % common > 0 { unit } else { 0 },
     };
     let scaled = Scaled { unit: (2 * unit, common), wraps: wraps.iter().map(|&wrap| scale(wrap)).collect() };
     let most = finite().map(scale).max().unwrap_or(0);
-    let chunk = 2 * most + scale(largest) + unit;
+    let chunk =
+        scale(largest).saturating_mul(iterated.late().saturating_add(1)).saturating_add(2 * most + unit);
+    let longest = scale(Limits::of(plan).high).max(unit);
     let about = format!("chunks of more than {wrap} bytes, which wrap in scratch");
-    let undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
-    if holds(Rule::ChunksWrap) {
-        classes.push(Class { undecided: undecided.clone(), ..class(plan, about, chunk, Some(&scaled))? });
+    let mut undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
+    // As in chunks that do not wrap, units that differ lie to each other in several ways.
+    let ways = if pipelines.shapes.len() > 1 { iterated.period().saturating_mul(2) } else { 1 };
+    undecided.extend((ways > MAX_WAYS).then(findings::many_units));
+    for way in (0..ways.min(MAX_WAYS)).filter(|_| holds(Rule::ChunksWrap)) {
+        let chunk = chunk.saturating_add(way.saturating_mul(unit)).min(longest);
+        let class = class(plan, about.clone(), chunk, Some(&scaled))?;
+        classes.push(Class { undecided: undecided.clone(), ..class });
     }
     if pipelines.have_slices && holds(Rule::SlicesWrap) {
-        let chunk = chunk.saturating_mul(slices(plan));
+        let chunk = chunk.saturating_mul(slices(plan)).min(longest);
         let about = format!("slices of more than {wrap} bytes, which wrap in scratch");
         match class(plan, about, chunk, Some(&scaled)) {
             Ok(class) => classes.push(Class { undecided, ..class }),

@@ -9,18 +9,21 @@ use crate::plan::Plan;
 use crate::problem::{Place, Problem};
 
 /// Says that a plan takes more than a check has.
-pub(super) fn too_large(what: &str, count: usize, most: usize) -> Finding {
-    undecided(
-        format!("the plan has {count} {what}, more than the {most} that a check looks at"),
-        "check a smaller size, or the same program for fewer ranks",
-    )
+pub(super) fn too_large(what: &str, count: usize, most: usize, is_smallest: bool) -> Finding {
+    let remedy = if is_smallest { FEWER } else { SMALLER };
+    undecided(format!("the plan has {count} {what}, more than the {most} that a check looks at"), remedy)
 }
+
+/// What helps where no size is smaller.
+const FEWER: &str = "check the same program for fewer ranks, or with fewer chunks";
+/// What helps where one is.
+const SMALLER: &str = "check a smaller size with --size, or the same program for fewer ranks";
 
 /// Says that results have more parts than a check looks at.
 pub(super) fn too_many_parts() -> Finding {
     undecided(
         format!("results combine more than {MAX_PARTS} parts, which is all that a check looks at"),
-        "check a smaller size, or the same program for fewer ranks",
+        FEWER,
     )
 }
 
@@ -28,7 +31,7 @@ pub(super) fn too_many_parts() -> Finding {
 pub(super) fn cut_short() -> Finding {
     undecided(
         format!("what blocks know of each other takes more than {MAX_LIVE} words, the most of a check"),
-        "check a smaller size, or the same program for fewer ranks",
+        FEWER,
     )
 }
 
@@ -54,6 +57,43 @@ pub(super) fn approximate() -> Finding {
     undecided(
         "the units of pipelines do not divide what scratch wraps in, and were scaled roughly".to_owned(),
         "choose a unit that divides 64 MiB (32 MiB with two halves) by the chunks of scratch",
+    )
+}
+
+/// Says that credits outlast the iterations that were tried.
+pub(super) fn many_credits(lag: usize) -> Finding {
+    undecided(
+        format!(
+            "what semaphores begin with, and what is signalled and taken outside of pipelines, adds up to {lag}, and so many iterations were not tried"
+        ),
+        "check one size with --size, or give semaphores a smaller `init_value`",
+    )
+}
+
+/// Says that the two sides of a counter run other iterations.
+pub(super) fn out_of_step(at: Place) -> Finding {
+    let told = undecided(
+        format!(
+            "{at} is in a pipeline that does not keep step with those that signal or take the same: their iterations differ in some sizes"
+        ),
+        "give both sides the same `unit_size` and `num_chunks`, and as many operations in each iteration, or check one size with --size",
+    );
+    Finding { places: vec![at], ..told }
+}
+
+/// Says that pipelines differ in more ways than were tried.
+pub(super) fn many_units() -> Finding {
+    undecided(
+        "pipelines have other `unit_size` or `num_chunks`, and their units lie to each other in more ways than a check looks at".to_owned(),
+        "give all pipelines the same, or check one size with --size",
+    )
+}
+
+/// Says that a limit of the plan was not tried as it is.
+pub(super) fn untried_limit(chunk: usize) -> Finding {
+    undecided(
+        format!("chunks of {chunk} bytes, a limit of the plan, take more iterations than a check tries"),
+        "check one size with --size",
     )
 }
 

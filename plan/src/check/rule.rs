@@ -59,6 +59,16 @@ pub(super) enum Rule {
     SlicesLieOtherwise,
     /// In some sizes pipelines run several times.
     PipelinesRepeat,
+    /// In some sizes pipelines run longer than what counters have from outside.
+    CreditsRunOut,
+    /// Pipelines that begin with what was taken outside are tried with each number of iterations.
+    TakesBegin,
+    /// The two sides of a counter keep step.
+    SidesKeepStep,
+    /// Units that differ lie to each other otherwise in some sizes.
+    UnitsDiffer,
+    /// A plan runs within its limits only.
+    LimitsHold,
     /// In some sizes slices are longer than a unit.
     SlicesRepeat,
     /// In some sizes chunks wrap in scratch.

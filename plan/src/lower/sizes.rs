@@ -47,13 +47,8 @@ impl Sizes {
         let Some(granule) = granule(plan) else {
             return refuse("no message fits the counts of chunks; make them smaller".to_owned());
         };
-        if !message.is_multiple_of(granule) {
-            let below = message / granule * granule;
-            let above = below.checked_add(granule);
-            let above = above.map_or(String::new(), |above| format!(" or {above}"));
-            return refuse(format!(
-                "a message of {message} bytes is no multiple of {granule}, the unit of its chunks; take {below}{above}"
-            ));
+        if message == 0 || !message.is_multiple_of(granule) {
+            return refuse(unfit(plan, message, granule));
         }
         let chunk = chunk_of(plan, message);
         let chunk = usize::try_from(chunk).map_err(|_| too_large(message))?;
@@ -78,6 +73,25 @@ pub(crate) struct Scaled {
     pub(crate) unit: (usize, usize),
     /// The wrap of each rank.
     pub(crate) wraps: Vec<usize>,
+}
+
+/// Says why a message does not fit, and which next to it do.
+fn unfit(plan: &Plan, message: u64, granule: u64) -> String {
+    let below = message / granule * granule;
+    let near = [Some(below).filter(|&below| below > 0), below.checked_add(granule)];
+    let allowed =
+        near.into_iter().flatten().filter(|near| (plan.min_message..=plan.max_message).contains(near));
+    let allowed: Vec<_> = allowed.map(|near| near.to_string()).collect();
+    let remedy = match allowed.is_empty() {
+        true => "take a multiple within the limits of the plan".to_owned(),
+        false => format!("take {}", allowed.join(" or ")),
+    };
+    match message {
+        0 => format!("a message of 0 bytes has nothing to do; {remedy}"),
+        _ => format!(
+            "a message of {message} bytes is no multiple of {granule}, the unit of its chunks; {remedy}"
+        ),
+    }
 }
 
 fn too_large(message: u64) -> Problem {

@@ -8,7 +8,7 @@ use crate::problem::{Place, Problem};
 
 /// What blocks synchronise by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Shared {
+pub(crate) enum Shared {
     /// A counter of signals: the rank that waits, and which.
     Signals(usize, usize),
     Semaphore(usize, u32),
@@ -76,7 +76,7 @@ fn note(
 }
 
 /// Returns what an operation synchronises by.
-fn shared(
+pub(crate) fn shared(
     plan: &Plan,
     counters: &Counters,
     (rank, block): (usize, usize),

@@ -1,7 +1,7 @@
 //! Each must of the format refuses a plan that is otherwise right.
 
 use shmccl_plan::plan::{Buffer, ChannelKind, Code, Holder, Operation, Pipeline, Reference};
-use shmccl_plan::{Plan, read, write};
+use shmccl_plan::{Plan, check, read, write};
 
 use crate::corpus::load;
 
@@ -175,4 +175,17 @@ fn packets_lie_in_scratch_wherever_they_are() {
         found.contains("(gstorepkt): `dst_buff` 0: packets in buffer \"o\"; keep packets in scratch"),
         "{found}"
     );
+}
+
+#[test]
+fn a_message_of_no_bytes_is_refused_and_none_is_offered() {
+    let plan = load("generated/ag_2");
+    let told = |message| check(&plan, Some(message)).unwrap_err()[0].to_string();
+    assert!(told(0).contains("a message of 0 bytes has nothing to do; take 32"), "{}", told(0));
+    assert!(told(16).ends_with("the unit of its chunks; take 32"), "{}", told(16));
+    assert!(told(48).ends_with("take 32 or 64"), "{}", told(48));
+    let limited = Plan { min_message: 33, max_message: 95, ..plan.clone() };
+    let told = |message| check(&limited, Some(message)).unwrap_err()[0].to_string();
+    assert!(told(48).ends_with("take 64"), "{}", told(48));
+    assert!(told(90).ends_with("take 64"), "{}", told(90));
 }

@@ -28,6 +28,7 @@ def run_suite(*names):
     return done.stderr, int(ended[1]) - (int(skipped[1]) if skipped else 0), failed
 
 
+@pytest.mark.patience(900)
 @pytest.mark.skipif(not IS_SHIM, reason="the suite polls works and asks for sources")
 def test_all_tests_of_torch_pass_but_one_that_knows_backends_by_name():
     said, ran, failed = run_suite()

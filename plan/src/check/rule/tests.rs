@@ -46,6 +46,11 @@ const ALL: &[Rule] = &[
     Rule::PacketsAreWhole,
     Rule::SlicesLieOtherwise,
     Rule::PipelinesRepeat,
+    Rule::CreditsRunOut,
+    Rule::TakesBegin,
+    Rule::SidesKeepStep,
+    Rule::UnitsDiffer,
+    Rule::LimitsHold,
     Rule::SlicesRepeat,
     Rule::ChunksWrap,
     Rule::SlicesWrap,
@@ -87,8 +92,16 @@ fn candidates() -> Vec<(String, Plan)> {
         ("swapped halves".to_owned(), swapped_halves()),
         ("many units".to_owned(), released_in_each_unit()),
         ("fine slices".to_owned(), finer_slices_follow()),
+        ("begins late".to_owned(), begins_late(129)),
     ];
-    let sizes = ["false_clean/slice4of2", "false_clean/slice_wrap", "false_clean/reuse_nopipe"];
+    let sizes = [
+        "false_clean/slice4of2",
+        "false_clean/slice_wrap",
+        "false_clean/reuse_nopipe",
+        "false_clean/credits",
+        "false_clean/units_release_more",
+        "false_clean/fixed_size",
+    ];
     found.extend(sizes.map(|name| (name.to_owned(), load(name))));
     found.push((UNCREDITED.to_owned(), load(UNCREDITED)));
     for name in names {
@@ -275,6 +288,21 @@ fn finer_slices_follow() -> Plan {
     plan
 }
 
+/// A block acquires so many times, then once in each unit, what another releases the other way.
+fn begins_late(times: usize) -> Plan {
+    let mut program = Program::new("late", "test", 1).chunks(1, 1, 0);
+    let (semaphore, first, second) = (program.semaphore(0, 0), program.block(0), program.block(0));
+    (0..times).for_each(|_| program.acquire(second, semaphore).unwrap());
+    program.begin_pipeline(second, 16, 1).unwrap();
+    program.acquire(second, semaphore).unwrap();
+    program.end_pipeline(second).unwrap();
+    program.begin_pipeline(first, 16, 1).unwrap();
+    program.release(first, semaphore).unwrap();
+    program.end_pipeline(first).unwrap();
+    (0..times).for_each(|_| program.release(first, semaphore).unwrap());
+    program.finish_unproved().unwrap()
+}
+
 fn released_twice() -> Plan {
     let mut program = Program::new("releases", "test", 1);
     let (semaphore, one, other) = (program.semaphore(0, 0), program.block(0), program.block(0));
@@ -418,6 +446,7 @@ fn each_way_in_which_sizes_differ_has_a_plan_that_is_wrong_in_no_other() {
         (finer_slices_follow(), Kind::Value, "slices of more than 4096 bytes"),
         (load(UNCREDITED), Kind::Race, "chunks of more than 33554432 bytes, which wrap in scratch"),
         (load("false_clean/slice_wrap"), Kind::Value, "slices of more than"),
+        (load("false_clean/credits"), Kind::Deadlock, "chunks of more than 16 bytes, such as 192"),
         (load("false_clean/reuse_nopipe"), Kind::Value, "which overlap in scratch"),
     ];
     for (plan, kind, told) in faults {

@@ -10,6 +10,10 @@ use super::signals::Signals;
 use super::transfer::Mover;
 use crate::error::Result;
 
+/// Steps that a block takes in a row. Then peers see its signals, and the rank looks whether the
+/// epoch has ended.
+const TURN: usize = 1024;
+
 /// Where a block stands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Task {
@@ -91,11 +95,13 @@ impl<'a> Launch<'a> {
         mover.members.board.wake();
     }
 
-    /// Lets a block go on to the next transfer. Returns whether it went anywhere.
+    /// Lets a block go on to the next transfer, by [`TURN`] steps at most. Returns whether it went
+    /// anywhere.
     fn advance(&mut self, mover: &Mover<'_>, block: usize) -> Result<bool> {
         let code = &self.code.blocks[block];
         let mut goes_on = false;
-        while let Some(step) = self.tasks[block].cursor.step(code) {
+        for _ in 0..TURN {
+            let Some(step) = self.tasks[block].cursor.step(code) else { break };
             let done = self.tasks[block].done;
             if !self.step(mover, block, code, step)? {
                 return Ok(goes_on || self.tasks[block].done > done);

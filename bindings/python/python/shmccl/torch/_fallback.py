@@ -36,9 +36,12 @@ TYPES = {
     torch.bfloat16: 7, torch.float32: 8, torch.float64: 9, torch.float8_e4m3fn: 10, torch.float8_e5m2: 11, torch.int16: 12,
     torch.uint16: 13, torch.bool: 14, torch.complex64: 15, torch.complex128: 16,
 }
+SUM, AVG, PREMUL_SUM = 0, 4, "PREMUL_SUM"
+# By the value of torch's operator: its comparisons and its hash cost a call each.
 OPERATORS = {
-    ReduceOp.SUM: 0, ReduceOp.PRODUCT: 1, ReduceOp.MIN: 2, ReduceOp.MAX: MAX, ReduceOp.AVG: 4, ReduceOp.BAND: 5, ReduceOp.BOR: 6,
-    ReduceOp.BXOR: 7, ReduceOp.PREMUL_SUM: 0,
+    int(kind): code for kind, code in (
+        (ReduceOp.SUM, SUM), (ReduceOp.PRODUCT, 1), (ReduceOp.MIN, 2), (ReduceOp.MAX, MAX), (ReduceOp.AVG, AVG), (ReduceOp.BAND, 5),
+        (ReduceOp.BOR, 6), (ReduceOp.BXOR, 7), (ReduceOp.PREMUL_SUM, PREMUL_SUM))
 }
 BITWISE = (5, 6, 7)
 
@@ -64,6 +67,7 @@ class Call(ctypes.Structure):
 
 
 DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
+NOBODY = DONE()
 
 
 class Table:
@@ -156,7 +160,8 @@ class Connection:
     def ensure(self, operation):
         if self.pid != os.getpid():
             raise RuntimeError(f"shmccl: {operation}: a child of a fork is not the rank; start it with spawn")
-        self.met.wait()
+        if not self.met.is_set():
+            self.met.wait()
         if self.failure:
             raise_failure(*self.failure, self.describe(operation))
         if self.closed:
@@ -225,7 +230,9 @@ class Pending(Work):
         self.outputs, self.kept, self.after = outputs, kept, [after] if after else []
         self.requests = []
         self.parts = 1
-        self.done = threading.Event()
+        self.done = False
+        # For those who wait for another thread: made as the first part is queued.
+        self.ended = None
         self.failure = None
         self.future = None
         self.lock = threading.Lock()
@@ -233,6 +240,7 @@ class Pending(Work):
     def queue(self, comm, call):
         with self.lock:
             self.parts += 1
+            self.ended = self.ended or threading.Event()
         number = next(numbers)
         pending[number] = self
         request = ctypes.c_void_p()
@@ -255,8 +263,10 @@ class Pending(Work):
                 function()
         self.kept, self.after = (), []
         with self.lock:
-            self.done.set()
+            self.done = True
             future = self.future
+        if self.ended:
+            self.ended.set()
         if future:
             self._resolve(future)
 
@@ -270,14 +280,14 @@ class Pending(Work):
         future.set_exception(self._error()) if self.failure else future.set_result(self.outputs)
 
     def is_completed(self):
-        if not self.done.is_set():
+        if not self.done:
             flag = ctypes.c_int()
             for request in self.requests:
                 table.RequestTest(request, ctypes.byref(flag))
-        return self.done.is_set()
+        return self.done
 
     def is_success(self):
-        return self.done.is_set() and not self.failure
+        return self.done and not self.failure
 
     def exception(self):
         return self._error() if self.failure else None
@@ -289,7 +299,7 @@ class Pending(Work):
         self.wait()
 
     def wait(self, timeout=NO_TIMEOUT):
-        if not self.done.is_set():
+        if not self.done:
             self._await(timeout or NO_TIMEOUT)
         if self.failure:
             raise self._error()
@@ -305,14 +315,14 @@ class Pending(Work):
                 raise KeyboardInterrupt
             if code == IN_PROGRESS:
                 raise_failure(TIMEOUT, f"timed out after {milliseconds} ms", self.connection.describe(self.operation))
-        self.done.wait()
+        self.ended.wait()
 
     def get_future(self):
         with self.lock:
             is_new = self.future is None
             if is_new:
                 self.future = torch.futures.Future()
-            resolves = is_new and self.done.is_set()
+            resolves = is_new and self.done
         if resolves:
             self._resolve(self.future)
         elif is_new:
@@ -323,6 +333,36 @@ class Pending(Work):
         if self.connection.pid == os.getpid():
             for request in self.requests:
                 table.RequestFree(request)
+
+
+class Over(Work):
+    """An operation that had ended before its call returned."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.outputs = outputs
+
+    def is_completed(self):
+        return True
+
+    is_success = is_completed
+
+    def exception(self):
+        return None
+
+    def result(self):
+        return self.outputs
+
+    def synchronize(self):
+        pass
+
+    def wait(self, timeout=NO_TIMEOUT):
+        return True
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result(self.outputs)
+        return future
 
 
 def make(operation, send=0, recv=0, count=0, root=0):
@@ -436,15 +476,16 @@ class PythonBackend(InPython):
         kind = TYPES.get(dtype)
         if kind is None:
             raise TypeError(f"shmccl: {operation} cannot reduce tensors of type {dtype}; it can only move them")
-        code = OPERATORS[op.op]
-        is_scaled = op.op in (ReduceOp.AVG, ReduceOp.PREMUL_SUM)
+        code = OPERATORS[int(op.op)]
+        is_scaled = code in (AVG, PREMUL_SUM)
         if code in BITWISE and (dtype.is_floating_point or dtype.is_complex):
             raise TypeError(f"shmccl: {operation}: BAND, BOR and BXOR need integers or booleans, not {dtype}")
         if dtype == torch.bool and is_scaled:
             raise TypeError(f"shmccl: {operation} of booleans takes no AVG and no PREMUL_SUM")
-        if dtype.is_complex and op.op != ReduceOp.SUM and not is_scaled:
+        if dtype.is_complex and code != SUM and not is_scaled:
             raise TypeError(f"shmccl: {operation} of complex numbers takes SUM, AVG and PREMUL_SUM only")
-        if op.op == ReduceOp.PREMUL_SUM:
+        if code is PREMUL_SUM:
+            code = SUM
             # The call keeps the factor, of which the engine is told where it lies.
             call.factor = torch.full((1,), float(op.factor), dtype=dtype.to_real())
             call.scalar = call.factor.data_ptr()
@@ -455,7 +496,9 @@ class PythonBackend(InPython):
         if self._batch and self._batch.thread == threading.get_ident():
             return self._batch.add(calls, True, outputs, kept, after)
         self._sequence += 1
-        return self._begin(Pending(self._connection, operation, outputs, kept, after), calls, (), opts.asyncOp)
+        if opts.asyncOp:
+            return self._begin(Pending(self._connection, operation, outputs, kept, after), calls, ())
+        return self._execute(operation, calls, outputs, after)
 
     def _message(self, operation, call, tag, outputs):
         if tag < 0:
@@ -463,9 +506,23 @@ class PythonBackend(InPython):
         call.tag = tag
         if self._batch and self._batch.thread == threading.get_ident():
             return self._batch.add([call], False, outputs, (), None)
-        return self._begin(Pending(self._connection, operation, outputs), (), [call], True)
+        return self._begin(Pending(self._connection, operation, outputs), (), [call])
 
-    def _begin(self, work, collectives, messages, is_async):
+    def _execute(self, operation, calls, outputs, after):
+        """Executes operations for which the caller waits."""
+        connection = self._connection
+        connection.ensure(operation)
+        for call in calls:
+            if connection.size == 1:
+                self._alone(call)
+            elif code := table.Submit(connection.collectives, ctypes.byref(call), 1, NOBODY, None, None):
+                self._failed = ErrorType.TIMEOUT if code == TIMEOUT else ErrorType.COMM_ERROR
+                raise_failure(*failure(code), connection.describe(operation))
+        if after:
+            after()
+        return Over(outputs)
+
+    def _begin(self, work, collectives, messages):
         connection = self._connection
         connection.ensure(work.operation)
         if connection.size == 1:
@@ -475,13 +532,7 @@ class PythonBackend(InPython):
         for call in messages:
             work.queue(connection.messages, call)
         for call in collectives:
-            if is_async:
-                work.queue(connection.collectives, call)
-            elif code := table.Submit(connection.collectives, ctypes.byref(call), 1, DONE(), None, None):
-                failed = failure(code)
-                self._failed = ErrorType.TIMEOUT if code == TIMEOUT else ErrorType.COMM_ERROR
-                work._end(*failed)
-                raise_failure(*failed, connection.describe(work.operation))
+            work.queue(connection.collectives, call)
         work._end()
         return work
 
@@ -504,7 +555,7 @@ class PythonBackend(InPython):
         if batch is None:
             raise RuntimeError("shmccl: the end of a coalescing block that was not begun")
         self._sequence += bool(batch.collectives)
-        return self._begin(batch.work, batch.collectives, batch.messages, True)
+        return self._begin(batch.work, batch.collectives, batch.messages)
 
     # Collectives -----------------------------------------------------------------------------------------------------
 
