@@ -40,7 +40,7 @@ fn owner() -> ProducerOwner {
 }
 
 fn numbered(number: u32) -> Trigger {
-    Trigger::put(Transfer { len: number, target_offset: number, ..Transfer::default() })
+    Trigger::put(Transfer { source_offset: number, target_offset: number, ..Transfer::default() })
 }
 
 /// Pins the calling thread to the first allowed core, or to the second one where there is one.

@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_number_below_zero_is_laid_at_the_door_of_whatever_it_was_meant_for() {
         for (words, told) in [
-            (&["ctl", "init", "-1"][..], "invalid value '-1' for '<N>': -1 is not in 1..=64; "),
+            (&["ctl", "init", "-1"][..], "invalid value '-1' for '<N>': -1 is not in 1..=256; "),
             (&["ctl", "status", "-1"], "invalid value '-1' for '[COMM]': "),
             (
                 &["ctl", "put-h2d", "7", "-4096"],

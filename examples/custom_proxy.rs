@@ -35,7 +35,7 @@ struct SlowWire {
 impl Handler for SlowWire {
     fn handle(&mut self, fifo: usize, trigger: &Trigger) -> Result<(), TriggerRefusal> {
         if trigger.kind().contains(TriggerKind::DATA) {
-            let len = u64::from(trigger.transfer().len);
+            let len = u64::from(trigger.transfer().len.get());
             let arrival = Instant::now() + LATENCY + Duration::from_micros(len / BYTES_PER_US);
             while Instant::now() < arrival {
                 std::thread::yield_now();

@@ -105,7 +105,7 @@ pub fn add(kernel: SumKernel, sources: &[Span], targets: &[Span]) -> Result<()> 
         return refused(kernel as u64, "a kernel that this processor supports");
     }
     if sources.len().max(targets.len()) > MOST {
-        return refused(sources.len() as u64, "at most 64 sources and as many targets");
+        return refused(sources.len() as u64, "at most 256 sources and as many targets");
     }
     if kernel == SumKernel::Copied && have_common_bytes(targets) {
         return refused(
@@ -221,7 +221,10 @@ fn copied(sources: &[Span], targets: &[Span], len: u64) -> Result<()> {
     let mut start = 0;
     while start < len {
         let piece = |span: &Span| span.part(start, PIECE.min(len - start));
-        let from = sources.iter().map(piece).collect::<Result<ArrayVec<_, MOST>>>()?;
+        let mut from = ArrayVec::<_, MOST>::new();
+        for source in sources {
+            from.push(piece(source)?);
+        }
         let sum = piece(first)?;
         add(through_cache, &from, std::slice::from_ref(&sum))?;
         for other in others {

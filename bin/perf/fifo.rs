@@ -278,7 +278,7 @@ impl ArrivalCheck {
         let transfer = trigger.transfer();
         match self.next.get_mut(transfer.source_offset as usize) {
             Some(expected) => {
-                self.wrong += u64::from(u64::from(transfer.len) != *expected);
+                self.wrong += u64::from(u64::from(transfer.target_offset) != *expected);
                 *expected += 1;
             }
             None => self.wrong += 1,
@@ -293,7 +293,7 @@ impl ArrivalCheck {
 
 /// Makes trigger number `seq` of `producer`.
 fn trigger(producer: u32, seq: u32) -> Trigger {
-    Trigger::put(Transfer { len: seq, source_offset: producer, ..Transfer::default() })
+    Trigger::put(Transfer { target_offset: seq, source_offset: producer, ..Transfer::default() })
 }
 
 /// Pushes a slice of such triggers through a bare ring. Returns nanoseconds per trigger.

@@ -86,7 +86,7 @@ impl PlannedTest {
 
     /// Returns the ranks that the plan is for.
     pub(crate) fn n_ranks(&self) -> u32 {
-        u32::try_from(self.plan.ranks.len()).expect("a plan that was read has 64 ranks at most")
+        u32::try_from(self.plan.ranks.len()).expect("a plan that was read has 256 ranks at most")
     }
 
     /// Returns the sizes of which something can be expected: the smallest, three times that, and

@@ -14,9 +14,9 @@ use shmccl_plan::{Plan, write};
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let name = words.next().unwrap_or_default();
-    let ranks = words.next().and_then(|ranks| ranks.parse().ok()).filter(|ranks| (2..=64).contains(ranks));
+    let ranks = words.next().and_then(|ranks| ranks.parse().ok()).filter(|ranks| (2..=256).contains(ranks));
     let (Some(ranks), Some(program)) = (ranks, program_of(&name)) else {
-        eprintln!("usage: plans ring|one_shot|two_shot RANKS, with 2 to 64 ranks");
+        eprintln!("usage: plans ring|one_shot|two_shot RANKS, with 2 to 256 ranks");
         return ExitCode::from(2);
     };
     match program(ranks) {

@@ -19,7 +19,7 @@ use fields::{Fields, Reader};
 /// The largest file, in bytes.
 pub const MAX_FILE: u64 = 100 << 20;
 /// The most ranks of a plan.
-pub const MAX_RANKS: usize = 64;
+pub const MAX_RANKS: usize = 256;
 /// The most thread blocks of a rank.
 pub const MAX_BLOCKS: usize = 256;
 /// The most operations of a block, or of a pipeline.

@@ -135,8 +135,7 @@ pub(crate) fn chunks(lowered: &Lowered, span: Span) -> String {
 
 /// Tells whose inputs bytes combine.
 pub(crate) fn inputs(ranks: Ranks) -> String {
-    let members: Vec<_> =
-        (0..64).filter(|rank| ranks >> rank & 1 == 1).map(|rank| rank.to_string()).collect();
+    let members: Vec<_> = ranks.iter().map(|rank| rank.to_string()).collect();
     match &members[..] {
         [] => "nothing yet".to_owned(),
         [rank] => format!("of {rank}"),

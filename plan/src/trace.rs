@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::lower::{Action, BlockCode, Cursor, Form, Lowered, Operand, Site, Transfer};
 use crate::plan::Buffer;
+use crate::read::MAX_RANKS;
 
 /// The most units that a trace follows, as buffers have them and as steps move them.
 const MAX_UNITS: usize = 1 << 21;
@@ -11,7 +12,27 @@ const MAX_UNITS: usize = 1 << 21;
 const MAX_STEPS: usize = 1 << 20;
 
 /// A set of ranks, one bit for each.
-pub(crate) type Ranks = u64;
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ranks([u64; MAX_RANKS.div_ceil(64)]);
+
+impl Ranks {
+    /// Returns the set of one rank.
+    fn of(rank: usize) -> Self {
+        let mut ranks = Self::default();
+        ranks.0[rank / 64] |= 1 << (rank % 64);
+        ranks
+    }
+
+    /// Returns the ranks of both sets.
+    fn or(self, others: Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] | others.0[word]))
+    }
+
+    /// Returns the ranks in order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..MAX_RANKS).filter(move |rank| self.0[rank / 64] >> (rank % 64) & 1 == 1)
+    }
+}
 
 /// What happened in a launch. Events come in an order in which each comes after its causes.
 #[derive(Clone, Debug, Default)]
@@ -127,7 +148,7 @@ impl Tracer<'_> {
         for (rank, code) in self.lowered.ranks.iter().enumerate() {
             for unit in 0..code.input.bytes / self.unit {
                 let at = (rank, code.input.buffer, code.input.offset / self.unit + unit);
-                self.memory.insert(at, Held { ranks: 1 << (rank % 64), ..Held::default() });
+                self.memory.insert(at, Held { ranks: Ranks::of(rank), ..Held::default() });
             }
         }
     }
@@ -302,13 +323,13 @@ impl Tracer<'_> {
             for source in code.sources(transfer) {
                 let held = self.held(source, first, unit);
                 result =
-                    Held { ranks: result.ranks | held.ranks, hop: result.hop.max(held.hop), writer: None };
+                    Held { ranks: result.ranks.or(held.ranks), hop: result.hop.max(held.hop), writer: None };
             }
             results.push(result);
         }
         let sources: Vec<_> = code.sources(transfer).to_vec();
         let origins = self.origins(&sources, first, bytes);
-        let all = origins.iter().fold(0, |all, (_, ranks)| all | ranks);
+        let all = origins.iter().fold(Ranks::default(), |all, (_, ranks)| all.or(*ranks));
         let before = results.iter().map(|result| result.hop).max().unwrap_or(0);
         for target in targets {
             let far = sources.iter().any(|source| source.rank != target.rank);
@@ -333,9 +354,10 @@ impl Tracer<'_> {
         let mut origins: BTreeMap<usize, (Operand, Ranks)> = BTreeMap::new();
         for source in sources {
             let units = 0..bytes.div_ceil(self.unit);
-            let ranks = units.fold(0, |all, unit| all | self.held(source, first, unit).ranks);
-            let origin = origins.entry(source.rank).or_insert((*source, 0));
-            origin.1 |= ranks;
+            let ranks =
+                units.fold(Ranks::default(), |all, unit| all.or(self.held(source, first, unit).ranks));
+            let origin = origins.entry(source.rank).or_insert((*source, Ranks::default()));
+            origin.1 = origin.1.or(ranks);
             if source.form == Form::Plain {
                 origin.0 = *source;
             }

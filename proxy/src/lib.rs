@@ -43,4 +43,4 @@ pub use header::{FifoHeader, MAX_PRODUCERS, ProducerOwner, Roster, Slot};
 pub use producer::{Producer, Push, Reservation, SharedProducer};
 pub use service::{BATCH, DrainGoal, Handler, Service, TriggerRefusal};
 pub use snapshot::{Histogram, RefusedTrigger, Snapshot};
-pub use trigger::{MemoryId, SemaphoreId, Transfer, Trigger, TriggerError, TriggerKind};
+pub use trigger::{MemoryId, SemaphoreId, Transfer, TransferLen, Trigger, TriggerError, TriggerKind};

@@ -48,13 +48,13 @@ fn owner(number: u32) -> ProducerOwner {
 
 /// A trigger that carries a number in both words.
 fn numbered(number: u32) -> Trigger {
-    Trigger::put(Transfer { len: number, target_offset: number, ..Transfer::default() })
+    Trigger::put(Transfer { source_offset: number, target_offset: number, ..Transfer::default() })
 }
 
 fn number(trigger: &Trigger) -> u32 {
-    let Transfer { len, target_offset, .. } = trigger.transfer();
-    assert_eq!(len, target_offset, "the two words belong together");
-    len
+    let Transfer { source_offset, target_offset, .. } = trigger.transfer();
+    assert_eq!(source_offset, target_offset, "the two words belong together");
+    source_offset
 }
 
 fn pop(consumer: &mut Tail) -> Option<u32> {
@@ -226,7 +226,7 @@ fn a_flush_carries_the_effects_of_all_earlier_triggers() {
         let (fifo, effects) = (fifo(2), [cell(), cell()]);
         let mut producer = fifo.producer().unwrap();
         producer.try_push(numbered(0)).unwrap();
-        let transfer = Transfer { len: 1, target_offset: 1, ..Transfer::default() };
+        let transfer = Transfer { source_offset: 1, target_offset: 1, ..Transfer::default() };
         let flush = Trigger::put_with_signal_and_flush(transfer, SemaphoreId::default());
         let position = producer.try_push(flush).unwrap();
         let theirs = effects.clone();

@@ -63,13 +63,13 @@ fn refusal(code: u32) -> TriggerRefusal {
 
 /// A trigger that carries a number.
 fn numbered(number: u32) -> Trigger {
-    Trigger::put(Transfer { len: number, source_offset: !number, ..Transfer::default() })
+    Trigger::put(Transfer { target_offset: number, source_offset: !number, ..Transfer::default() })
 }
 
 fn number(trigger: &Trigger) -> u32 {
     let transfer = trigger.transfer();
-    assert_eq!(transfer.source_offset, !transfer.len, "the two words belong together");
-    transfer.len
+    assert_eq!(transfer.source_offset, !transfer.target_offset, "the two words belong together");
+    transfer.target_offset
 }
 
 fn pop<'a>(consumer: &mut Consumer<&'a FifoHeader, &'a [Slot]>) -> Option<(Position, Trigger)> {

@@ -2,14 +2,19 @@
 //!
 //! | word | bits | field |
 //! |---|---|---|
-//! | 0 | 0..32 | len, bytes |
+//! | 0 | 0..28 | len, bytes |
+//! | 0 | 28..32 | semaphore id, the upper four bits |
 //! | 0 | 32..64 | source offset, bytes |
 //! | 1 | 0..32 | target offset, bytes |
 //! | 1 | 32..41 | source memory id |
 //! | 1 | 41..50 | target memory id |
-//! | 1 | 50..60 | semaphore id |
+//! | 1 | 50..60 | semaphore id, the lower ten bits |
 //! | 1 | 60..63 | kind: DATA, SIGNAL, FLUSH |
 //! | 1 | 63 | commit bit, owned by the fifo |
+//!
+//! MSCCL++ has 32 bits for the length, and ten for the semaphore, in the same places. Four bits of
+//! the length are the semaphore's here: it names one of sixteen channels to one of 1,024 ranks. The
+//! rest is alike: triggers for semaphores below 1,024 differ in nothing.
 //!
 //! The words come back from shared memory, so decoding is total: any 128 bits are *some* trigger,
 //! whose ids and ranges the handler checks. Only a kind of zero asks for nothing; the service
@@ -18,6 +23,13 @@
 
 use core::fmt;
 use core::ops::BitOr;
+
+/// Bits of the length.
+const LEN_BITS: u32 = 28;
+/// Bits of the semaphore id in word 1; the others are in word 0, behind the length.
+const LOW_BITS: u32 = 10;
+/// Those others.
+const HIGH_BITS: u32 = 4;
 
 const SOURCE_SHIFT: u32 = 32;
 const TARGET_SHIFT: u32 = 41;
@@ -56,13 +68,13 @@ impl MemoryId {
     }
 }
 
-/// Names the semaphore that a SIGNAL goes to: ten bits.
+/// Names the semaphore that a SIGNAL goes to: fourteen bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SemaphoreId(u16);
 
 impl SemaphoreId {
     /// How many ids there are.
-    pub const LIMIT: u32 = 1 << 10;
+    pub const LIMIT: u32 = 1 << (LOW_BITS + HIGH_BITS);
 
     /// Makes the id `value`.
     ///
@@ -78,6 +90,34 @@ impl SemaphoreId {
     /// Returns the id as a number.
     #[must_use]
     pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// How much a trigger copies, in bytes: 28 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransferLen(u32);
+
+impl TransferLen {
+    /// One more than the longest.
+    pub const LIMIT: u32 = 1 << LEN_BITS;
+
+    /// Makes the length `value`.
+    ///
+    /// # Errors
+    /// [`TriggerError::OutOfRange`] unless `value` is below [`TransferLen::LIMIT`].
+    #[inline]
+    pub const fn new(value: u32) -> Result<Self, TriggerError> {
+        if value < Self::LIMIT {
+            Ok(Self(value))
+        } else {
+            Err(TriggerError::out_of_range("length", value, Self::LIMIT))
+        }
+    }
+
+    /// Returns the length as a number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
         self.0
     }
 }
@@ -117,11 +157,11 @@ impl BitOr for TriggerKind {
     }
 }
 
-/// One copy from a range of registered memory to another: lengths and offsets in bytes.
+/// One copy from a range of registered memory to another: offsets in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Transfer {
     /// How much.
-    pub len: u32,
+    pub len: TransferLen,
     /// Copied from this region ...
     pub source: MemoryId,
     /// ... starting here.
@@ -215,7 +255,7 @@ impl Trigger {
     #[must_use]
     pub const fn transfer(&self) -> Transfer {
         Transfer {
-            len: bits(self.word0, 0, 32),
+            len: TransferLen(bits(self.word0, 0, LEN_BITS)),
             source_offset: bits(self.word0, 32, 32),
             target_offset: bits(self.word1, 0, 32),
             source: MemoryId(low_u16(bits(self.word1, SOURCE_SHIFT, 9))),
@@ -226,16 +266,19 @@ impl Trigger {
     /// Returns the semaphore; means something only with [`TriggerKind::SIGNAL`].
     #[must_use]
     pub const fn semaphore(&self) -> SemaphoreId {
-        SemaphoreId(low_u16(bits(self.word1, SEMAPHORE_SHIFT, 10)))
+        let low = bits(self.word1, SEMAPHORE_SHIFT, LOW_BITS);
+        SemaphoreId(low_u16(low | bits(self.word0, LEN_BITS, HIGH_BITS) << LOW_BITS))
     }
 
     #[allow(clippy::cast_lossless, reason = "u64::from is not const")]
     const fn encode(kind: TriggerKind, transfer: Transfer, semaphore: SemaphoreId) -> Self {
-        let word0 = transfer.len as u64 | (transfer.source_offset as u64) << 32;
+        let semaphore = semaphore.0 as u64;
+        let word0 =
+            transfer.len.0 as u64 | semaphore >> LOW_BITS << LEN_BITS | (transfer.source_offset as u64) << 32;
         let word1 = transfer.target_offset as u64
             | (transfer.source.0 as u64) << SOURCE_SHIFT
             | (transfer.target.0 as u64) << TARGET_SHIFT
-            | (semaphore.0 as u64) << SEMAPHORE_SHIFT
+            | (semaphore & ((1 << LOW_BITS) - 1)) << SEMAPHORE_SHIFT
             | (kind.0 as u64) << KIND_SHIFT;
         Self { word0, word1 }
     }
@@ -287,8 +330,13 @@ impl fmt::Display for TriggerError {
 
 impl core::error::Error for TriggerError {}
 
-const NOTHING: Transfer =
-    Transfer { len: 0, source: MemoryId(0), source_offset: 0, target: MemoryId(0), target_offset: 0 };
+const NOTHING: Transfer = Transfer {
+    len: TransferLen(0),
+    source: MemoryId(0),
+    source_offset: 0,
+    target: MemoryId(0),
+    target_offset: 0,
+};
 
 /// Returns `value` as sixteen bits when it is below `limit`, which is at most 2^16.
 const fn small(value: u32, limit: u32) -> Option<u16> {

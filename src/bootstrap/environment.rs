@@ -42,7 +42,7 @@ const PROXY: &str = "proxy";
 pub fn join_from_env() -> Result<Option<Joining>> {
     let Some(socket) = set(SOCKET) else { return Ok(None) };
     let socket = parse(SOCKET, &socket, "the number of a descriptor", |text| text.parse().ok())?;
-    let n_ranks: u32 = variable(SIZE, "a number of ranks from 1 to 64", |text| text.parse().ok())?;
+    let n_ranks: u32 = variable(SIZE, "a number of ranks from 1 to 256", |text| text.parse().ok())?;
     check_n_ranks(n_ranks)?;
     let device = variable(RANK, "a rank, or `proxy`", |text| parse_device(text, n_ranks))?;
     let job_id = variable(JOB, "a job id in hexadecimal", |text| u64::from_str_radix(text, 16).ok())?;

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn every_reason_survives_the_socket() {
-        let rank = Rank::known(63);
+        let rank = Rank::known(255);
         let differs = Term::ALL.map(|term| Rejection::Differs { term, mine: 1, rank, theirs: u64::MAX });
         let others =
             [Rejection::Taken(rank), Rejection::Missing(rank), Rejection::Failed(24), Rejection::Full(1)];
@@ -281,7 +281,7 @@ mod tests {
     fn a_reason_that_nobody_knows_and_a_rank_that_cannot_be_are_not_believed() {
         let message = Rejection::Taken(Rank::known(0)).message(7);
         assert_eq!(Rejection::from_message(Rejected { reason: 8, ..message }), None);
-        assert_eq!(Rejection::from_message(Rejected { rank: 64, ..message }), None);
+        assert_eq!(Rejection::from_message(Rejected { rank: 256, ..message }), None);
         assert_eq!(Rejection::from_message(Rejected { reason: 2, theirs: u64::MAX, ..message }), None);
     }
 }

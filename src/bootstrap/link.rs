@@ -10,7 +10,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use super::message::{self, Blame, Bye, ControlMessage, Invite, Lost, NotRestarted, Report};
 use super::socket::{Deadline, Incoming, duplicate, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
-use crate::rank::Rank;
+use crate::rank::{Rank, RankSet};
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::HeartbeatCell;
 
@@ -84,11 +84,11 @@ impl ControlLink {
         let _ = self.send(&Blame { header, member, restarts, is_late: is_late.into(), reserved: 0 });
     }
 
-    /// Sends an invitation through the launcher to restarted `ranks`, one bit each: they come to
+    /// Sends an invitation through the launcher to restarted `ranks`: they come to
     /// the meeting whose id has this token.
-    pub(crate) fn invite(&self, token: [u64; 2], ranks: u64) {
+    pub(crate) fn invite(&self, token: [u64; 2], ranks: RankSet) {
         // Without a launcher nobody comes, and that is seen there.
-        let _ = self.send(&Invite { header: Invite::header(self.job_id), token, ranks });
+        let _ = self.send(&Invite { header: Invite::header(self.job_id), token, ranks: ranks.words() });
     }
 
     fn read_event(&self, bytes: &[u8]) -> Option<LinkEvent> {

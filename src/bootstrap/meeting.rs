@@ -35,7 +35,7 @@ use super::message::{
 use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{Error, Result};
 use crate::logs::{MEETING, step};
-use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
+use crate::rank::{MAX_RANKS, Rank, RankSet, check_n_ranks};
 use crate::shm::HostKernel;
 use crate::sync::grace::Grace;
 
@@ -183,14 +183,14 @@ impl Meeting {
     /// Tells all members why the meeting has failed, and later ones as well, until every rank or
     /// the deadline has come.
     fn reject_until_deadline(&mut self, failure: &MeetingFailure) -> Result<()> {
-        let mut told = 0_u64;
+        let mut told = RankSet::default();
         loop {
             for claim in self.claims() {
-                told |= 1 << claim.rank.get();
+                told.insert(claim.rank);
             }
             self.reject_all(failure);
             self.connections.retain(|connection| !connection.has_asked && connection.socket.is_some());
-            if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.count_ones() >= n_ranks) {
+            if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.len() >= n_ranks) {
                 return Ok(());
             }
             let (requests, ready) = self.poll()?;

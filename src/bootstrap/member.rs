@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::control_channel::{ControlChannel, WaitGuard};
 use super::link::ControlLink;
 use super::message::{
-    self, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Hello, Invite, LAYOUT_VERSION, Ready,
-    Welcome,
+    self, CONTRIBUTION_LEN, Contribution, ControlMessage, GATHERED_RANKS, Gathered, Go, Hello, Invite,
+    LAYOUT_VERSION, Ready, Welcome,
 };
 use super::options::{Options, Placement, ProxyMode, SegmentBacking};
 use super::socket::{duplicate, has_hung_up};
@@ -188,22 +188,34 @@ impl Joining {
         let contribution = Contribution { header, round: self.round, reserved: 0, bytes: padded };
         self.channel.send(&contribution, descriptor.as_slice())?;
         let timeout = self.options.timeout;
+        let mut contributions = Vec::with_capacity(self.n_ranks() as usize);
+        while contributions.len() < self.n_ranks() as usize {
+            self.receive_gathered(timeout, &mut contributions)?;
+        }
+        self.round += 1;
+        Ok(contributions)
+    }
+
+    /// Receives the next part of what all ranks contributed.
+    fn receive_gathered(&self, timeout: Duration, all: &mut Vec<RankContribution>) -> Result<()> {
         let (gathered, descriptors) =
             self.channel.receive::<Gathered>(timeout, "joining the job (segments)")?;
         check_layout("bootstrap round", self.round.into(), gathered.round.into())?;
         check_layout("number of ranks", self.n_ranks().into(), gathered.n_ranks.into())?;
+        check_layout("first rank of a part", all.len() as u64, gathered.first.into())?;
         check_layout(
             "number of descriptors",
             gathered.with_descriptor.count_ones().into(),
             descriptors.len() as u64,
         )?;
-        self.round += 1;
         let mut descriptors = descriptors.into_iter();
-        let contribution = |rank: usize| RankContribution {
-            bytes: gathered.bytes[rank],
-            descriptor: (gathered.with_descriptor >> rank & 1 == 1).then(|| descriptors.next()).flatten(),
+        let contribution = |place: usize| RankContribution {
+            bytes: gathered.bytes[place],
+            descriptor: (gathered.with_descriptor >> place & 1 == 1).then(|| descriptors.next()).flatten(),
         };
-        Ok((0..self.n_ranks() as usize).map(contribution).collect())
+        let left = self.n_ranks() as usize - all.len();
+        all.extend((0..left.min(GATHERED_RANKS)).map(contribution));
+        Ok(())
     }
 }
 

@@ -12,17 +12,21 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::DeviceName;
-use crate::rank::{MAX_RANKS, Rank};
+use crate::rank::{Rank, SET_WORDS};
 pub(crate) use crate::sync::header::LAYOUT_VERSION;
 
 /// Bytes that a member can contribute to one all-gather.
 pub const CONTRIBUTION_LEN: usize = 64;
 
+/// How many ranks one [`Gathered`] tells of: a bit of a word for each, and far fewer descriptors
+/// than one message carries.
+pub(crate) const GATHERED_RANKS: usize = 64;
+
 /// "SMCB".
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 
 /// Version of these messages.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// The longest message in bytes, which a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();
@@ -133,13 +137,17 @@ messages! {
         reserved: u32,
         bytes: [u8; CONTRIBUTION_LEN],
     }
-    /// Root to member: what all ranks contributed, with the descriptors in order of rank.
-    Gathered = 5, 4136 bytes {
+    /// Root to member: what a part of the ranks contributed, with the descriptors in order of rank.
+    /// One message for each [`GATHERED_RANKS`], in order.
+    Gathered = 5, 4144 bytes {
         round: u32,
         n_ranks: u32,
-        /// Bit r: rank r sent a descriptor.
+        /// The first rank that it tells of.
+        first: u32,
+        reserved: u32,
+        /// Bit k: rank `first + k` sent a descriptor.
         with_descriptor: u64,
-        bytes: [[u8; CONTRIBUTION_LEN]; MAX_RANKS as usize],
+        bytes: [[u8; CONTRIBUTION_LEN]; GATHERED_RANKS],
     }
     /// Member to root: attached to everything.
     Ready = 6, 24 bytes {}
@@ -214,11 +222,11 @@ messages! {
         theirs: u64,
     }
     /// Member to root, and root to restarted members: the meeting with the survivors.
-    Invite = 14, 48 bytes {
+    Invite = 14, 72 bytes {
         /// Of the id of the meeting.
         token: [u64; 2],
-        /// Bit r: rank r is to come.
-        ranks: u64,
+        /// Bit `r % 64` of word `r / 64`: rank r is to come.
+        ranks: [u64; SET_WORDS],
     }
 }
 

@@ -27,8 +27,8 @@ use bytemuck::Zeroable;
 use nix::errno::Errno;
 
 use super::message::{
-    self, Blame, CONTRIBUTION_LEN, Contribution, ControlMessage, Gathered, Go, Invite, Lost, NotRestarted,
-    Ready, Report,
+    self, Blame, CONTRIBUTION_LEN, Contribution, ControlMessage, GATHERED_RANKS, Gathered, Go, Invite, Lost,
+    NotRestarted, Ready, Report,
 };
 use super::options::{Options, Placement, ProxyMode};
 use super::socket::{Incoming, duplicate, resource_error, try_receive};
@@ -102,6 +102,9 @@ enum MemberPhase {
     Absent,
 }
 
+/// The bytes that a member has contributed, and its descriptor.
+type MemberContribution = ([u8; CONTRIBUTION_LEN], Option<OwnedFd>);
+
 #[derive(Debug)]
 struct MemberRecord {
     device: DeviceName,
@@ -109,7 +112,7 @@ struct MemberRecord {
     /// `None` once it hung up or was cut off.
     socket: Option<OwnedFd>,
     phase: MemberPhase,
-    contribution: ([u8; CONTRIBUTION_LEN], Option<OwnedFd>),
+    contribution: MemberContribution,
     outbox: VecDeque<Outgoing>,
     has_joined: bool,
     /// How often it was restarted.
@@ -408,25 +411,37 @@ impl BootstrapRoot {
 
     /// Sends what all ranks contributed to all members.
     fn gathered(&mut self) {
+        let mut contributions = Vec::new();
+        for member in &mut self.members {
+            member.phase = MemberPhase::Welcomed;
+            let contribution = std::mem::replace(&mut member.contribution, ([0; CONTRIBUTION_LEN], None));
+            if matches!(member.device, DeviceName::Rank(_)) {
+                contributions.push(contribution);
+            }
+        }
+        let (n_ranks, mut contributions) = (self.offer.n_ranks, contributions.into_iter());
+        for first in (0..n_ranks).step_by(GATHERED_RANKS) {
+            let part = contributions.by_ref().take(GATHERED_RANKS);
+            self.send_gathered(first, part);
+        }
+        self.round += 1;
+    }
+
+    /// Sends what the ranks from `first` on contributed, at most [`GATHERED_RANKS`] of them.
+    fn send_gathered(&mut self, first: u32, part: impl Iterator<Item = MemberContribution>) {
         let mut gathered = Gathered {
             header: Gathered::header(self.offer.job_id),
             round: self.round,
             n_ranks: self.offer.n_ranks,
+            first,
             ..Gathered::zeroed()
         };
         let mut descriptors = Vec::new();
-        for member in &mut self.members {
-            member.phase = MemberPhase::Welcomed;
-            let (bytes, descriptor) =
-                std::mem::replace(&mut member.contribution, ([0; CONTRIBUTION_LEN], None));
-            let DeviceName::Rank(rank) = member.device else { continue };
-            gathered.bytes[rank.index()] = bytes;
-            if let Some(descriptor) = descriptor {
-                gathered.with_descriptor |= 1 << rank.get();
-                descriptors.push(descriptor);
-            }
+        for (place, (bytes, descriptor)) in part.enumerate() {
+            gathered.bytes[place] = bytes;
+            gathered.with_descriptor |= u64::from(descriptor.is_some()) << place;
+            descriptors.extend(descriptor);
         }
-        self.round += 1;
         self.broadcast(&gathered, descriptors.into());
     }
 

@@ -8,17 +8,17 @@
 //! | 4224 | barrier: where its waiters sleep | the epoch | waiters and wakers |
 //! | 4352 | where the proxy service process sleeps | the epoch | the service, producers |
 //! | 4480 | life words | each rank | its process, and the kernel when it dies |
-//! | 12672 | barrier arrivals | each rank | that rank |
-//! | 20864 | agreements | each rank | that rank |
-//! | 29056 | where those sleep who go on after the epoch | the epoch | they |
-//! | 29184 | rounds of going on | 64 | survivors |
-//! | 37376 | what is offered to those who go on | each rank | that rank |
-//! | 45568 | whether those who have met begin together | the epoch | they |
-//! | 45696 | facts: ranks, beginning, job gone on from | the epoch | its creator, survivors |
-//! | 45824 | what ranks tell of themselves | each rank | that rank |
-//! | 54016 | heartbeats, for a launcher at first | each rank, then the service | that member |
-//! | 62336 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
-//! | 64384 | roster of the fifos of the proxy service process | the epoch | producers |
+//! | 37248 | barrier arrivals | each rank | that rank |
+//! | 70016 | agreements | each rank | that rank |
+//! | 102784 | where those sleep who go on after the epoch | the epoch | they |
+//! | 102912 | rounds of going on | 256 | survivors |
+//! | 168448 | what is offered to those who go on | each rank | that rank |
+//! | 201216 | whether those who have met begin together | the epoch | they |
+//! | 201472 | facts: ranks, beginning, job gone on from | the epoch | its creator, survivors |
+//! | 201600 | what ranks tell of themselves | each rank | that rank |
+//! | 267136 | heartbeats, for a launcher at first | each rank, then the service | that member |
+//! | 300032 | faults that were injected, 32 bytes each | each rank | that rank, its proxy |
+//! | 308224 | roster of the fifos of the proxy service process | the epoch | producers |
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -71,11 +71,10 @@ pub(crate) const LEN: u64 = END.next_multiple_of(4096);
 
 const _: () = {
     assert!(BARRIER_PARK == 4224 && DOORBELL == 4352 && LIVES == 4480);
-    assert!(BARRIER == 12672 && AGREEMENT == 20864);
-    assert!(REGROUP_PARK == 29056 && ROUNDS == 29184 && OFFERS == 37376 && FORMATION == 45568);
-    assert!(
-        EPOCH_FACTS == 45696 && ACTIVITIES == 45824 && BEATS == 54016 && FAULTS == 62336 && ROSTER == 64384
-    );
+    assert!(BARRIER == 37248 && AGREEMENT == 70016);
+    assert!(REGROUP_PARK == 102784 && ROUNDS == 102912 && OFFERS == 168448 && FORMATION == 201216);
+    assert!(EPOCH_FACTS == 201472 && ACTIVITIES == 201600 && BEATS == 267136);
+    assert!(FAULTS == 300032 && ROSTER == 308224);
 };
 
 /// A control segment, mapped.

@@ -10,7 +10,7 @@ use super::control::Control;
 use crate::bootstrap::SegmentBacking;
 use crate::epoch_id::EpochId;
 use crate::error::{Result, check_layout};
-use crate::heap::layout::{CONTROL_LEN, HeapShape, SegmentCells, create_segment};
+use crate::heap::layout::{HeapShape, SegmentCells, control_len, create_segment};
 use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
@@ -61,7 +61,8 @@ impl EpochMapping {
         };
         let segment = create_segment(&backing, shape, epoch_id.identity(Some(rank)))?;
         // A file may hold the control structures of an earlier job; only its heap is to survive.
-        segment.map()?.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN)?.fill(0, CONTROL_LEN - HEADER_LEN, 0)?;
+        let len = control_len(shape.n_ranks()) - HEADER_LEN;
+        segment.map()?.span(HEADER_LEN, len)?.fill(0, len, 0)?;
         segment.header().publish();
         Ok(segment)
     }

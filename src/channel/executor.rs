@@ -119,24 +119,25 @@ impl Executor {
             return Err(RefusalReason::Corrupted);
         }
         let (kind, transfer) = (trigger.kind(), trigger.transfer());
+        let len = transfer.len.get();
         let semaphore = match kind.contains(TriggerKind::SIGNAL) {
             true => Some(self.semaphore(source.rank, trigger.semaphore()).ok_or(RefusalReason::Semaphore)?),
             false => None,
         };
-        if kind.contains(TriggerKind::DATA) && transfer.len > 0 {
-            let from = source.resolve(transfer.source, transfer.source_offset, transfer.len);
-            let to = source.resolve(transfer.target, transfer.target_offset, transfer.len);
+        if kind.contains(TriggerKind::DATA) && len > 0 {
+            let from = source.resolve(transfer.source, transfer.source_offset, len);
+            let to = source.resolve(transfer.target, transfer.target_offset, len);
             let (from, to) = (from.ok_or(RefusalReason::Source)?, to.ok_or(RefusalReason::Target)?);
             let cache_hint =
                 if kind.contains(TriggerKind::SIGNAL) { CacheHint::Keep } else { CacheHint::Bypass };
-            let checksum = if self.checksums { Some(source.checksum(from, transfer.len)?) } else { None };
-            let copied = source.heaps.copy(from, to, transfer.len.into(), cache_hint);
+            let checksum = if self.checksums { Some(source.checksum(from, len)?) } else { None };
+            let copied = source.heaps.copy(from, to, len.into(), cache_hint);
             copied.map_err(|_| RefusalReason::Target)?;
             if let Some(faults) = &self.faults {
-                faults.damage(&self.mapped, source.rank, fifo, &source.heaps, (to, transfer.len.into()));
+                faults.damage(&self.mapped, source.rank, fifo, &source.heaps, (to, len.into()));
             }
             if let Some(checksum) = checksum
-                && source.checksum(to, transfer.len)? != checksum
+                && source.checksum(to, len)? != checksum
             {
                 self.give_up(source);
                 return Err(RefusalReason::Corrupted);
@@ -216,7 +217,8 @@ impl Handler for Executor {
 
 /// Names slot `number` towards `peer` in a trigger.
 pub(crate) fn semaphore_id(peer: Rank, number: u32) -> SemaphoreId {
-    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number).expect("64 ranks of 16 slots fit ten bits")
+    SemaphoreId::new(peer.get() * MAX_CHANNELS_PER_PEER + number)
+        .expect("256 ranks of 16 slots fit fourteen bits")
 }
 
 #[cfg(test)]

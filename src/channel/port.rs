@@ -185,11 +185,13 @@ impl PortChannel {
         for (id, offset) in
             [(transfer.source, transfer.source_offset), (transfer.target, transfer.target_offset)]
         {
-            let (rank, region) = self.table.resolve(id, offset, transfer.len)?;
+            let (rank, region) = self.table.resolve(id, offset, transfer.len.get())?;
             self.context.heap().view().check(rank, region)?;
         }
-        self.traced(Verb::PUT_REGISTERED, transfer.len.into(), |port| port.push(TriggerKind::DATA, transfer))
-            .map(drop)
+        self.traced(Verb::PUT_REGISTERED, transfer.len.get().into(), |port| {
+            port.push(TriggerKind::DATA, transfer)
+        })
+        .map(drop)
     }
 
     /// Does `run`, and notes it where this rank notes what it does.

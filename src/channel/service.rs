@@ -181,7 +181,7 @@ impl<T: Handler> Handler for Traced<T> {
         let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
         let span = TraceSpan::of(Verb::trigger(kind)).numbered(*number);
         let span = if kind.contains(TriggerKind::SIGNAL) { span.with(Rank::known(peer)) } else { span };
-        let len = if kind.contains(TriggerKind::DATA) { trigger.transfer().len.into() } else { 0 };
+        let len = if kind.contains(TriggerKind::DATA) { trigger.transfer().len.get().into() } else { 0 };
         let span = span.of_bytes(len);
         lane.record(begun, lane.now(), span.failing(done.is_err()));
         done

@@ -11,12 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::context::RankContext;
 use crate::error::{Error, Result};
+use crate::heap::layout::SEMAPHORES_PER_RANK;
 use crate::rank::Rank;
 
 /// The most channels that can be open between one pair of ranks at a time.
 ///
-/// A trigger has ten bits for its semaphore: six name one of 64 ranks, four one of these.
-pub const MAX_CHANNELS_PER_PEER: u32 = 16;
+/// A trigger has fourteen bits for its semaphore: four name one of these, and ten would name one of
+/// 1,024 ranks.
+pub const MAX_CHANNELS_PER_PEER: u32 = SEMAPHORES_PER_RANK;
 
 /// The signals that have gone over a slot in all its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -252,12 +254,12 @@ mod tests {
     #[test]
     fn every_semaphore_has_one_sender() {
         let mut seen = std::collections::HashSet::new();
-        let slots = ChannelSlots::new(64);
-        for rank in 0..64 {
+        let slots = ChannelSlots::new(crate::rank::MAX_RANKS);
+        for rank in 0..crate::rank::MAX_RANKS {
             for _ in 0..MAX_CHANNELS_PER_PEER {
                 let from = Rank::known(rank);
                 let index = slots.take(from).unwrap().semaphore_index(from);
-                assert!(index < 1024 && seen.insert(index));
+                assert!(index < 4096 && seen.insert(index));
             }
         }
     }

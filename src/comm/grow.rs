@@ -143,7 +143,7 @@ impl Communicator {
         let sizes = members().map(|(rank, words)| (rank, words[0]));
         all_same("the number of ranks to grow to", n_ranks.into(), sizes)?;
         if n_ranks <= self.n_ranks() || n_ranks > MAX_RANKS {
-            let expected = "more ranks than there are, and at most 64";
+            let expected = "more ranks than there are, and at most 256";
             return Err(Error::invalid("n_ranks", n_ranks.into(), expected));
         }
         let mut invited = members().filter(|(_, words)| words[1] == 1);

@@ -240,7 +240,7 @@ mod tests {
         let id: UniqueId = "shmccl-00000000000000000000000000000000".parse().unwrap();
         let refused = Communicator::init_rank(2, &id, 2).unwrap_err();
         assert!(matches!(refused, Error::InvalidRank { rank: 2, n_ranks: 2 }), "{refused}");
-        for n_ranks in [0, 65] {
+        for n_ranks in [0, 257] {
             let refused = Communicator::init_rank(n_ranks, &id, 0).unwrap_err();
             assert!(matches!(refused, Error::InvalidArgument { name: "n_ranks", .. }), "{refused}");
         }

@@ -344,7 +344,7 @@ impl LongWait for BarrierWait<'_> {
             call: self.number.map(|number| (CallSignature::new(self.operation).words(), number)),
             kind: if self.number.is_none() { WaitKind::Prepare as u64 } else { 0 },
             step: 0,
-            awaited: missing.collect::<RankSet>().bits(),
+            awaited: missing.collect::<RankSet>(),
         }
     }
 }

@@ -126,7 +126,7 @@ impl FollowedEpoch {
                 // A rank that was left behind before, or is back, concerns nobody here.
                 let lost = Some(Incarnation { rank, restarts });
                 let Some(rank) = self.incarnations.iter().position(|number| *number == lost) else { return };
-                let rank = Rank::known(u32::try_from(rank).expect("at most 64 ranks"));
+                let rank = Rank::known(u32::try_from(rank).expect("at most 256 ranks"));
                 // The system declares a dead rank lost. For one that hangs, this rank does.
                 if hangs && mapped.life(rank).status() == LifeStatus::Alive {
                     mapped.life(rank).mark_lost(mapped.kernel());

@@ -120,7 +120,7 @@ impl Communicator {
     #[inline]
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
-        u32::try_from(self.members.len()).expect("at most 64 members")
+        u32::try_from(self.members.len()).expect("at most 256 members")
     }
 
     /// Its ranks as the job numbers them, in the order of their numbers in it.

@@ -104,7 +104,7 @@ impl RecoveryRound<'_> {
         }
         if let Some(id) = &own {
             step("about to invite");
-            self.launcher.link.invite(id.words(), self.missing().bits());
+            self.launcher.link.invite(id.words(), self.missing());
             step("invited");
         }
         let comm = match self.meet(old) {

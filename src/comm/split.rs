@@ -97,7 +97,7 @@ impl Communicator {
         let owner = self.membership.clone();
         let engine = Engine::new(self.context(), members.clone(), bases, owner, planner)?;
         Ok(Some(Self {
-            rank: Rank::known(u32::try_from(rank).expect("at most 64 members")),
+            rank: Rank::known(u32::try_from(rank).expect("at most 256 members")),
             members,
             job_barrier: None,
             engine: Some(Box::new(engine)),

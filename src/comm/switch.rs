@@ -251,7 +251,7 @@ impl<T: Element> SwitchChannel<T> {
 
     #[inline]
     fn reducer(&self, op: &ReduceOp) -> Result<Reducer> {
-        Reducer::new(T::DATA_TYPE, op, u32::try_from(self.members.len()).expect("at most 64 members"))
+        Reducer::new(T::DATA_TYPE, op, u32::try_from(self.members.len()).expect("at most 256 members"))
     }
 }
 

@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_part_has_room_for_a_communicator_of_any_number_of_ranks() {
-        for n_ranks in [1, 2, 3, 8, 64] {
+        for n_ranks in [1, 2, 3, 8, 64, 65, 256] {
             for len in [2 << 20, 8 << 20, 256 << 20, 1 << 36] {
                 let part = Workspace::part_len(HeapShape::new(n_ranks, len).unwrap());
                 for n_members in 1..=n_ranks.into() {

@@ -75,7 +75,7 @@ mod tests {
             for counted in words() {
                 let last = FaultHit {
                     kind,
-                    rank: Rank::known(63),
+                    rank: Rank::known(255),
                     counted,
                     number: u64::MAX,
                     at,

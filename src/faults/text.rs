@@ -120,7 +120,7 @@ pub enum FaultPlanError {
     #[error("the seed `{0}` is no number")]
     Seed(String),
     /// No such rank.
-    #[error("the rank is not from 0 to 63")]
+    #[error("the rank is not from 0 to 255")]
     Rank,
     /// A rank that the job does not have.
     #[error("there is no rank {rank} in a job of {n_ranks}")]
@@ -203,8 +203,8 @@ mod tests {
             ("kill:at=1,at=1", "`at` is given twice"),
             ("kill:at", "`at` is no key with a value"),
             ("kill:at=1,color=red", "`color=red` is no key with a value"),
-            ("kill:at=1,rank=64", "the rank is not from 0 to 63"),
-            ("kill:at=1,rank=x", "the rank is not from 0 to 63"),
+            ("kill:at=1,rank=256", "the rank is not from 0 to 255"),
+            ("kill:at=1,rank=x", "the rank is not from 0 to 255"),
             ("kill:at=1,of=lunch", "`kill` does not count `lunch`"),
             ("kill:at=1,of=stage", "`kill` does not count `stage`"),
             ("drop:at=1,of=put", "`drop` does not count `put`"),

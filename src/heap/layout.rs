@@ -4,7 +4,6 @@
 //! | offset | bytes | what | written by | read by |
 //! |---|---|---|---|---|
 //! | `0` | 4 KiB | [header](crate::sync::header) | the rank, once | whoever attaches |
-//! | [`SEMAPHORES`] | 1024 x 128 | inbound semaphores, by id | one sender each | the rank |
 //! | [`MEMORY_TABLE`] | 512 x 32 | [`registered`](super::registered) | the rank | its proxy |
 //! | [`FIFOS`] | 8 x 16 KiB | fifos: header, at 8 KiB the 512 slots | the rank, its proxy | both |
 //! | [`DOORBELLS`] | 8 x 128 | a proxy asleep, without work | the rank, its proxy | both |
@@ -13,9 +12,11 @@
 //! | [`MESSAGE_PARK`] | 128 | the rank asleep (no message, no room) | the rank, its peers | both |
 //! | [`ROSTER`] | 128 | how often producers have come or gone | the rank's threads | its proxy |
 //! | [`ARENA_LEN`] | 128 | how much of the heap's end the arena has memory for | the rank | all |
+//! | [`SEMAPHORES`] | 16 x 128 per rank | inbound semaphores, by id | one sender each | the rank |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
-//! Everything before the heap is [`CONTROL_LEN`] bytes and is committed when the segment is made.
+//! What comes before the heap is at most [`CONTROL_LEN`] bytes. Of those the first [`control_len`]
+//! are in use, which depends on the number of ranks, and are committed when the segment is made.
 //! Between that and the heap, which starts at a huge page, nothing is ever touched. All-zero bytes
 //! are the initial state of all of it.
 
@@ -24,7 +25,7 @@ use shmccl_proxy::{FifoHeader, MemoryId, Roster, SemaphoreId, Slot, Snapshot};
 use crate::error::{Error, Result};
 use crate::heap::registered::TABLE_WORDS;
 use crate::heap::symmetric::CHUNK;
-use crate::rank::check_n_ranks;
+use crate::rank::{MAX_RANKS, check_n_ranks};
 use crate::shm::segment::{MAX_LEN, PAGE};
 use crate::shm::{Backing, CellRef, CellSlice, Identity, Mapping, Segment, SharedLayout};
 use crate::sync::atomic::AtomicU64;
@@ -39,28 +40,31 @@ pub const FIFO_SLOTS: u64 = 512;
 /// the heap.
 pub const MAX_HEAP_LEN: u64 = MAX_LEN - HEAP;
 
-/// Where the semaphores start.
-pub const SEMAPHORES: u64 = 0x1000;
 /// Where the table of registered memory starts.
-pub const MEMORY_TABLE: u64 = 0x21000;
+pub const MEMORY_TABLE: u64 = 0x1000;
 /// Where the fifos start.
-pub const FIFOS: u64 = 0x25000;
+pub const FIFOS: u64 = 0x5000;
 /// Where the park cells start that proxies sleep on.
-pub const DOORBELLS: u64 = 0x45000;
+pub const DOORBELLS: u64 = 0x25000;
 /// Where the park cells start that producers sleep on.
-pub const COMPLETIONS: u64 = 0x45400;
+pub const COMPLETIONS: u64 = 0x25400;
 /// Where the watermark of the heap is.
-pub const WATERMARK: u64 = 0x45800;
+pub const WATERMARK: u64 = 0x25800;
 /// Where the park cell is that the rank sleeps on when it waits for several peers.
-pub const MESSAGE_PARK: u64 = 0x45880;
+pub const MESSAGE_PARK: u64 = 0x25880;
 /// Where the roster of the fifos is.
-pub const ROSTER: u64 = 0x45900;
+pub const ROSTER: u64 = 0x25900;
 /// Where it stands how many bytes of the heap's end have memory behind them on this rank.
-pub const ARENA_LEN: u64 = 0x45980;
-/// How many bytes there are before the heap, to be committed when the segment is made.
-pub const CONTROL_LEN: u64 = 0x46000;
+pub const ARENA_LEN: u64 = 0x25980;
+/// Where the semaphores start.
+pub const SEMAPHORES: u64 = 0x26000;
+/// The most bytes that are in use before the heap: those of [`MAX_RANKS`] ranks.
+pub const CONTROL_LEN: u64 = control_len(MAX_RANKS);
 /// Where the heap starts.
 pub const HEAP: u64 = CHUNK;
+
+/// How many semaphores each peer has.
+pub(crate) const SEMAPHORES_PER_RANK: u32 = 16;
 
 /// The distance from fifo to fifo.
 const FIFO_STRIDE: u64 = 0x4000;
@@ -72,13 +76,13 @@ const PARK_STRIDE: u64 = 128;
 const CHECKED: &str = "bounds and alignment are checked in SegmentCells::new and by the const assertions";
 
 const _: () = {
-    assert!(HEADER_LEN <= SEMAPHORES);
+    assert!(HEADER_LEN <= MEMORY_TABLE);
     assert!(
         size_of::<SemaphoreCell>() == 128
             && align_of::<SemaphoreCell>() == 128
             && SEMAPHORES.is_multiple_of(128)
     );
-    assert!(SEMAPHORES + SemaphoreId::LIMIT as u64 * 128 == MEMORY_TABLE);
+    assert!(MAX_RANKS * SEMAPHORES_PER_RANK <= SemaphoreId::LIMIT);
     assert!(size_of::<AtomicU64>() == 8 && TABLE_WORDS as u64 == MemoryId::LIMIT as u64 * 4);
     assert!(MEMORY_TABLE.is_multiple_of(128) && MEMORY_TABLE + TABLE_WORDS as u64 * 8 == FIFOS);
     assert!(align_of::<FifoHeader>() <= 4096 && align_of::<Slot>() == 16 && size_of::<Slot>() == 16);
@@ -92,7 +96,7 @@ const _: () = {
     assert!(WATERMARK + 128 == MESSAGE_PARK);
     assert!(MESSAGE_PARK + PARK_STRIDE == ROSTER);
     assert!(ROSTER + 128 == ARENA_LEN);
-    assert!(ARENA_LEN + 128 <= CONTROL_LEN && CONTROL_LEN <= HEAP);
+    assert!(ARENA_LEN + 128 <= SEMAPHORES && SEMAPHORES.is_multiple_of(PAGE) && CONTROL_LEN <= HEAP);
 };
 
 /// How many heaps a job has, and how long each of them is.
@@ -143,13 +147,20 @@ impl HeapShape {
     }
 }
 
+/// Returns how many bytes of a segment are in use before the heap, in a job of `n_ranks`: whole
+/// pages.
+#[must_use]
+pub const fn control_len(n_ranks: u32) -> u64 {
+    (SEMAPHORES + n_ranks as u64 * SEMAPHORES_PER_RANK as u64 * 128).next_multiple_of(PAGE)
+}
+
 /// Makes a rank's segment and commits its control structures; the heap is reserved only.
 ///
 /// # Errors
 /// Those of [`Segment::create`] and [`Segment::commit`].
 pub fn create_segment(backing: &Backing, shape: HeapShape, identity: Identity) -> Result<Segment> {
     let segment = Segment::create(backing, shape.segment_len(), identity)?;
-    segment.commit(0, CONTROL_LEN)?;
+    segment.commit(0, control_len(shape.n_ranks))?;
     Ok(segment)
 }
 
@@ -181,15 +192,16 @@ pub struct SegmentCells {
 }
 
 impl SegmentCells {
-    /// Looks at `mapping`, which starts where a rank's segment starts.
+    /// Looks at `mapping`, which starts where a rank's segment starts, and has as many semaphores
+    /// as there is room for.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when it is too short for the control structures; [`Error::Misaligned`]
-    /// when it does not start at a page.
+    /// [`Error::OutOfRange`] when it is too short for the other control structures;
+    /// [`Error::Misaligned`] when it does not start at a page.
     pub fn new(mapping: Mapping) -> Result<Self> {
         let what = "control structures of a segment";
-        if mapping.len() < CONTROL_LEN {
-            let (len, limit) = (CONTROL_LEN, mapping.len());
+        if mapping.len() < SEMAPHORES {
+            let (len, limit) = (SEMAPHORES, mapping.len());
             return Err(Error::OutOfRange { what, offset: 0, len, limit });
         }
         let offset = mapping.base().addr().get() as u64;
@@ -202,7 +214,8 @@ impl SegmentCells {
     /// Returns all inbound semaphores of the rank; the index is the semaphore id.
     #[must_use]
     pub fn semaphores(&self) -> CellSlice<SemaphoreCell> {
-        self.cells(SEMAPHORES, SemaphoreId::LIMIT.into())
+        let room = self.mapping.len().min(CONTROL_LEN) - SEMAPHORES;
+        self.cells(SEMAPHORES, room / size_of::<SemaphoreCell>() as u64)
     }
 
     /// Returns the words of the rank's table of registered memory.
@@ -314,20 +327,32 @@ mod tests {
 
     #[test]
     fn a_mapping_too_short_or_not_at_a_page_is_an_error() {
-        assert!(SegmentCells::new(Mapping::boxed(CONTROL_LEN - 1).unwrap()).is_err());
+        assert!(SegmentCells::new(Mapping::boxed(SEMAPHORES - 1).unwrap()).is_err());
         let crooked = Mapping::boxed(2 * CONTROL_LEN).unwrap().part(128, CONTROL_LEN).unwrap();
         assert!(matches!(SegmentCells::new(crooked), Err(Error::Misaligned { .. })));
     }
 
     #[test]
     fn a_fresh_segment_has_memory_behind_its_control_structures_and_they_are_zero() {
-        let shape = HeapShape::new(1, 1).unwrap();
-        let segment = create_segment(&Backing::Anonymous, shape, Identity::default()).unwrap();
-        let mapping = segment.map().unwrap();
-        let mut bytes = vec![1; usize::try_from(CONTROL_LEN - HEADER_LEN).unwrap()];
-        mapping.span(HEADER_LEN, CONTROL_LEN - HEADER_LEN).unwrap().copy_out(0, &mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == 0));
-        assert_eq!(SegmentCells::new(mapping).unwrap().semaphores().len(), 1024);
+        for (n_ranks, len) in [(1, 0x27000), (2, 0x27000), (3, 0x28000), (64, 0x46000), (256, CONTROL_LEN)] {
+            let shape = HeapShape::new(n_ranks, 1).unwrap();
+            let segment = create_segment(&Backing::Anonymous, shape, Identity::default()).unwrap();
+            let committed = nix::sys::stat::fstat(&segment).unwrap().st_blocks.cast_unsigned() * 512;
+            assert!(control_len(n_ranks) == len && committed >= len, "{committed} bytes of {len}");
+            let mapping = segment.map().unwrap();
+            let mut bytes = vec![1; usize::try_from(len - HEADER_LEN).unwrap()];
+            mapping.span(HEADER_LEN, len - HEADER_LEN).unwrap().copy_out(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            assert_eq!(SegmentCells::new(mapping).unwrap().semaphores().len(), 4096);
+        }
+    }
+
+    #[test]
+    fn a_copy_of_what_is_in_use_has_the_semaphores_of_all_ranks() {
+        for n_ranks in [1, 2, 3, 65, 256] {
+            let copy = SegmentCells::new(Mapping::boxed(control_len(n_ranks)).unwrap()).unwrap();
+            assert_eq!(copy.semaphores().len(), (n_ranks as usize * 16).next_multiple_of(32));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! or its target crosses a window border and wherever a piece would grow past the longest one
 //! allowed.
 
-use shmccl_proxy::{MemoryId, Transfer};
+use shmccl_proxy::{MemoryId, Transfer, TransferLen};
 
 use crate::error::{Error, Result};
 use crate::heap::offset::{HeapOffset, Region};
@@ -16,7 +16,7 @@ use crate::rank::{Rank, check_n_ranks};
 pub const WINDOW_LEN: u64 = 1 << 32;
 
 /// The longest piece of a transfer, in bytes: a proxy looks up from its work at least this often.
-pub const PIECE_LEN: u32 = 1 << 30;
+pub const PIECE_LEN: u32 = TransferLen::LIMIT / 2;
 
 /// A place in the heap of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,15 +54,16 @@ impl HeapWindows {
     ///
     /// # Errors
     /// Those of [`HeapWindows::new`]; [`Error::InvalidArgument`] unless `window_len` is a power of
-    /// two up to [`WINDOW_LEN`] and `piece_len` is not zero.
+    /// two up to [`WINDOW_LEN`], and `piece_len` at least one byte and below
+    /// [`TransferLen::LIMIT`].
     pub fn with_limits(n_ranks: u32, heap_len: u64, window_len: u64, piece_len: u32) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         let invalid = |name, value, expected| Err(Error::InvalidArgument { name, value, expected });
         if !window_len.is_power_of_two() || window_len > WINDOW_LEN {
             return invalid("window length", window_len, "a power of two up to 4 GiB");
         }
-        if piece_len == 0 {
-            return invalid("piece length", 0, "at least one byte");
+        if !(1..TransferLen::LIMIT).contains(&piece_len) {
+            return invalid("piece length", piece_len.into(), "from one byte to a byte less than 256 MiB");
         }
         let exhausted =
             Error::Exhausted { what: "memory ids for heap windows", limit: MemoryId::LIMIT.into() };
@@ -160,7 +161,8 @@ impl Iterator for TransferPieces {
         self.left -= len;
         self.source.at += len;
         self.target.at += len;
-        let len = u32::try_from(len).expect("no longer than a piece");
+        let len = u32::try_from(len).ok().and_then(|len| TransferLen::new(len).ok());
+        let len = len.expect("no longer than a piece");
         Some(Transfer { len, source, source_offset, target, target_offset })
     }
 }
@@ -178,7 +180,7 @@ mod tests {
     }
 
     fn lens(pieces: TransferPieces) -> Vec<u32> {
-        pieces.map(|piece| piece.len).collect()
+        pieces.map(|piece| piece.len.get()).collect()
     }
 
     #[test]
@@ -186,7 +188,7 @@ mod tests {
         let windows = HeapWindows::new(2, 64 << 20).unwrap();
         let pieces: Vec<_> = windows.split(place(0, 8), place(1, 4096), 1000).unwrap().collect();
         assert_eq!(pieces.len(), 1);
-        assert_eq!((pieces[0].len, pieces[0].source_offset, pieces[0].target_offset), (1000, 8, 4096));
+        assert_eq!((pieces[0].len.get(), pieces[0].source_offset, pieces[0].target_offset), (1000, 8, 4096));
         assert_eq!((pieces[0].source.get(), pieces[0].target.get()), (0, 1));
     }
 
@@ -204,9 +206,9 @@ mod tests {
         let windows = HeapWindows::new(8, 64 * GIB).unwrap();
         assert_eq!(windows.ids(), 128);
         let pieces: Vec<_> =
-            windows.split(place(1, 4 * GIB - 1), place(7, 8 * GIB - 3), GIB + 8).unwrap().collect();
-        let len: Vec<_> = pieces.iter().map(|piece| piece.len).collect();
-        assert_eq!(len, [1, 2, 1 << 30, 5]);
+            windows.split(place(1, 4 * GIB - 1), place(7, 8 * GIB - 3), GIB / 8 + 8).unwrap().collect();
+        let len: Vec<_> = pieces.iter().map(|piece| piece.len.get()).collect();
+        assert_eq!(len, [1, 2, 1 << 27, 5]);
         assert_eq!((pieces[0].source.get(), pieces[0].source_offset), (16, u32::MAX));
         assert_eq!((pieces[1].source.get(), pieces[1].source_offset), (17, 0));
         assert_eq!((pieces[1].target.get(), pieces[1].target_offset), (113, u32::MAX - 1));
@@ -214,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_heap_of_64_gigabytes_moves_in_pieces_of_one() {
+    fn a_whole_heap_of_64_gigabytes_moves_in_pieces_of_an_eighth_of_one() {
         let windows = HeapWindows::new(8, 64 * GIB).unwrap();
         let pieces = windows.split(place(0, 0), place(1, 0), 64 * GIB).unwrap();
-        assert_eq!(lens(pieces), vec![1 << 30; 64]);
+        assert_eq!(lens(pieces), vec![1 << 27; 512]);
     }
 
     #[test]
@@ -234,11 +236,15 @@ mod tests {
         assert_eq!(HeapWindows::new(64, 32 * GIB).unwrap().ids(), 512);
         assert!(matches!(HeapWindows::new(64, 32 * GIB + 1), Err(Error::Exhausted { limit: 512, .. })));
         assert!(HeapWindows::new(1, u64::MAX).is_err());
-        assert!(HeapWindows::new(0, 1).is_err() && HeapWindows::new(65, 1).is_err());
+        assert_eq!(HeapWindows::new(256, 8 * GIB).unwrap().ids(), 512);
+        assert!(HeapWindows::new(256, 8 * GIB + 1).is_err());
+        assert!(HeapWindows::new(0, 1).is_err() && HeapWindows::new(257, 1).is_err());
         assert!(HeapWindows::with_limits(1, 64, 48, 1).is_err());
         assert!(HeapWindows::with_limits(1, 64, 2 * WINDOW_LEN, 1).is_err());
         assert!(HeapWindows::with_limits(1, 64, 0, 1).is_err());
         assert!(HeapWindows::with_limits(1, 64, 16, 0).is_err());
+        assert!(HeapWindows::with_limits(1, 64, 16, TransferLen::LIMIT - 1).is_ok());
+        assert!(HeapWindows::with_limits(1, 64, 16, TransferLen::LIMIT).is_err());
     }
 
     #[test]
@@ -272,12 +278,12 @@ mod tests {
                 let (source_rank, source_window) = all[usize::from(piece.source.get())];
                 let (target_rank, target_window) = all[usize::from(piece.target.get())];
                 prop_assert_eq!((source_rank, target_rank), (source.rank, target.rank));
-                let from = source_window.part(piece.source_offset.into(), piece.len.into()).unwrap();
-                let to = target_window.part(piece.target_offset.into(), piece.len.into()).unwrap();
+                let from = source_window.part(piece.source_offset.into(), piece.len.get().into()).unwrap();
+                let to = target_window.part(piece.target_offset.into(), piece.len.get().into()).unwrap();
                 moved.extend((0..from.len).map(|i| (from.offset.get() + i, to.offset.get() + i)));
                 let more = (moved.len() as u64) < len;
                 let at_border = [from, to].iter().any(|r| r.end().unwrap().is_multiple_of(window_len));
-                prop_assert!(!more || piece.len == piece_len || at_border, "a piece is needlessly short");
+                prop_assert!(!more || piece.len.get() == piece_len || at_border, "a piece is needlessly short");
             }
             let expected: Vec<_> = (0..len).map(|i| (offsets.0 + i, offsets.1 + i)).collect();
             prop_assert_eq!(moved, expected);

@@ -258,6 +258,6 @@ mod tests {
     #[test]
     fn no_ranks_or_too_many_are_refused() {
         assert!(spawn_threads(Vec::<()>::new(), |_, ()| Ok(())).is_err());
-        assert!(spawn_threads(vec![(); 65], |_, ()| Ok(())).is_err());
+        assert!(spawn_threads(vec![(); 257], |_, ()| Ok(())).is_err());
     }
 }

@@ -9,7 +9,7 @@ use crate::channel::WaitKind;
 use crate::collective::{CallSignature, CommLayout, TURNS, posted_signature};
 use crate::error::Result;
 use crate::faults::FaultHit;
-use crate::heap::layout::{CONTROL_LEN, FifoCells, HEAP, N_FIFOS, SegmentCells};
+use crate::heap::layout::{FifoCells, HEAP, N_FIFOS, SegmentCells, control_len};
 use crate::process;
 use crate::proxy::Trigger;
 use crate::rank::{Rank, RankSet};
@@ -117,10 +117,11 @@ pub struct RankReport {
 }
 
 impl RankReport {
-    /// Looks at `rank`, which tells `activity` at the time `now`, and at its segment, where that
-    /// can be had.
+    /// Looks at `rank` of `n_ranks`, which tells `activity` at the time `now`, and at its segment,
+    /// where that can be had.
     pub(super) fn new(
         rank: Rank,
+        n_ranks: u32,
         life: &LifeCell,
         activity: &Activity,
         segment: Option<BorrowedFd<'_>>,
@@ -152,12 +153,12 @@ impl RankReport {
             n_boards: activity.boards.iter().flatten().count(),
         };
         // A segment that cannot be read shows nothing; the rest is told all the same.
-        let _unreadable = segment.map(|segment| report.look_into(segment, activity));
+        let _unreadable = segment.map(|segment| report.look_into(segment, n_ranks, activity));
         report
     }
 
-    fn look_into(&mut self, segment: BorrowedFd<'_>, activity: &Activity) -> Result<()> {
-        let cells = SegmentCells::new(copy_of(segment, 0, CONTROL_LEN)?)?;
+    fn look_into(&mut self, segment: BorrowedFd<'_>, n_ranks: u32, activity: &Activity) -> Result<()> {
+        let cells = SegmentCells::new(copy_of(segment, 0, control_len(n_ranks))?)?;
         self.work.signals =
             cells.semaphores().iter().fold(0, |sum, semaphore| sum.wrapping_add(semaphore.value()));
         for index in 0..N_FIFOS {
@@ -254,7 +255,7 @@ impl Wait {
         let begun = activity.since.or(activity.given_up)?;
         Some(Self {
             on: WaitKind::from_code(activity.kind),
-            awaited: RankSet::from_bits(activity.awaited),
+            awaited: activity.awaited,
             lasts: now.saturating_sub(begun),
             given_up: activity.since.is_none(),
             timed_out: activity.since.is_none() && activity.timed_out,

@@ -71,7 +71,14 @@ impl Report {
         let rank = |rank: Rank| {
             let (life, activity) = (&lives[rank.index()], activities[rank.index()].read());
             let segment = segment(rank);
-            let report = RankReport::new(rank, life, &activity, segment.as_ref().map(AsFd::as_fd), now);
+            let report = RankReport::new(
+                rank,
+                control.n_ranks(),
+                life,
+                &activity,
+                segment.as_ref().map(AsFd::as_fd),
+                now,
+            );
             let beat = control.beat(DeviceName::Rank(rank));
             let ago = |time: Option<Duration>| time.map(|time| now.saturating_sub(time));
             let last_fault = FaultHit::told(&control.faults(rank));

@@ -33,11 +33,11 @@ impl WaitState {
 
 /// Returns the ranks that are awaited, directly or by way of others, and wait for nobody.
 pub(super) fn stragglers(ranks: &[WaitState]) -> RankSet {
-    let awaited = ranks.iter().fold(0, |all, wait_state| match wait_state {
-        WaitState::Waiting(awaited) => all | awaited.bits(),
+    let awaited = ranks.iter().fold(RankSet::default(), |all, wait_state| match wait_state {
+        WaitState::Waiting(awaited) => all.or(*awaited),
         WaitState::Busy | WaitState::Stopped | WaitState::Gone => all,
     });
-    RankSet::from_bits(awaited)
+    awaited
         .iter()
         .filter(|rank| matches!(ranks.get(rank.index()), Some(WaitState::Busy | WaitState::Stopped)))
         .collect()
@@ -60,7 +60,7 @@ pub(super) fn wait_cycle(ranks: &[WaitState]) -> RankSet {
     };
     let mut left = RankSet::all(u32::try_from(ranks.len()).unwrap_or(0));
     loop {
-        let still: RankSet = left.iter().filter(|rank| awaited(*rank).and(left).len() > 0).collect();
+        let still: RankSet = left.iter().filter(|rank| !awaited(*rank).and(left).is_empty()).collect();
         if still == left {
             return left;
         }
@@ -71,13 +71,14 @@ pub(super) fn wait_cycle(ranks: &[WaitState]) -> RankSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rank::MAX_RANKS;
 
     fn waiting(bits: u64) -> WaitState {
-        WaitState::Waiting(RankSet::from_bits(bits))
+        WaitState::Waiting(RankSet::from_words([bits, 0, 0, 0]))
     }
 
     fn found(ranks: &[WaitState]) -> (u64, u64) {
-        (stragglers(ranks).bits(), wait_cycle(ranks).bits())
+        (stragglers(ranks).part(0, 64), wait_cycle(ranks).part(0, 64))
     }
 
     #[test]
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn whoever_is_stopped_is_in_the_way_although_it_waits_or_was_given_up() {
-        let awaited = Some(RankSet::from_bits(0b10));
+        let awaited = Some(RankSet::from_words([0b10, 0, 0, 0]));
         for life in [LifeStatus::Alive, LifeStatus::Lost] {
             assert_eq!(WaitState::new(life, awaited, || true), WaitState::Stopped);
             assert_eq!(WaitState::new(life, awaited, || false), waiting(0b10));
@@ -124,5 +125,14 @@ mod tests {
         assert_eq!(found(&[waiting(u64::MAX), WaitState::Busy]), (0b10, 0));
         assert_eq!(found(&[waiting(u64::MAX); 64]), (0, u64::MAX));
         assert_eq!(found(&[]), (0, 0));
+    }
+
+    #[test]
+    fn the_last_rank_of_the_largest_job_holds_all_others_up() {
+        let everybody = WaitState::Waiting(RankSet::all(MAX_RANKS));
+        let mut ranks = [everybody; MAX_RANKS as usize];
+        assert_eq!((stragglers(&ranks).len(), wait_cycle(&ranks)), (0, RankSet::all(MAX_RANKS)));
+        ranks[255] = WaitState::Busy;
+        assert_eq!(stragglers(&ranks), RankSet::from_iter([Rank::known(255)]));
     }
 }

@@ -143,7 +143,7 @@ impl FifoView {
     #[must_use]
     pub fn last_in_words(&self) -> String {
         let kind = self.last.kind();
-        let put = format!("put of {} bytes", self.last.transfer().len);
+        let put = format!("put of {} bytes", self.last.transfer().len.get());
         let parts = [
             (TriggerKind::DATA, put.as_str()),
             (TriggerKind::SIGNAL, "signal"),

@@ -19,7 +19,7 @@ pub struct Reducer {
     dtype: DataType,
     /// What ranks compare to see whether they mean the same operator.
     code: u32,
-    n_ranks: u8,
+    n_ranks: u16,
     /// What to scale by, where that is done: the bytes of an element, then zeros.
     scalar: u64,
     steps: CombineSteps,
@@ -37,7 +37,7 @@ impl Reducer {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when `op` is for elements of another type, or `n_ranks` is not
-    /// within 1 to 64; [`Error::UnsupportedOperator`] unless `op` [supports](ReduceOp::supports)
+    /// within 1 to 256; [`Error::UnsupportedOperator`] unless `op` [supports](ReduceOp::supports)
     /// `dtype`.
     #[inline(always)] // see `supported`
     pub fn new(dtype: DataType, op: &ReduceOp, n_ranks: u32) -> Result<Self> {
@@ -66,7 +66,7 @@ impl Reducer {
             ReduceOp::Custom(custom) => CombineSteps::Custom(custom.clone()),
             _ => CombineSteps::Built(kernels(dtype, op, supported).ok_or_else(|| unsupported(dtype, op))?),
         };
-        let n_ranks = u8::try_from(n_ranks).expect("checked above: at most 64");
+        let n_ranks = u16::try_from(n_ranks).expect("checked above: at most 256");
         let code = op.plain_code().unwrap_or_else(|| short(op.code()) | HASHED);
         Ok(Self { dtype, code, n_ranks, scalar: u64::from_ne_bytes(op.scalar_bytes()), steps })
     }
@@ -151,7 +151,7 @@ impl Reducer {
     ///
     /// # Errors
     /// Nothing was changed.
-    /// - [`Error::InvalidArgument`] unless there are 1 to 64 sources and 1 to 64 targets; when a
+    /// - [`Error::InvalidArgument`] unless there are 1 to 256 sources and 1 to 256 targets; when a
     ///   source names a target that is not there; when a target overlaps another operand without
     ///   being the same bytes. (Overlap is seen by address: two mappings of one segment are taken
     ///   for distinct memory.)

@@ -44,7 +44,7 @@ use super::kernel::HostKernel;
 use super::limits::{self, Store};
 use crate::{
     error::{Error, Result},
-    rank::{MAX_RANKS, Rank},
+    rank::{MAX_RANKS, Rank, RankSet},
     sync::{Kernel, Latch, LifeCell, LifeStatus, SleepWord},
 };
 
@@ -108,7 +108,15 @@ impl LifeLock {
         }
         let stop = Arc::new(Latch::default());
         let (taken, outcome) = mpsc::sync_channel(1);
-        let watcher = Watcher { kernel, cells, segment, rank, stop: Arc::clone(&stop), lost: 0, vital };
+        let watcher = Watcher {
+            kernel,
+            cells,
+            segment,
+            rank,
+            stop: Arc::clone(&stop),
+            lost: RankSet::default(),
+            vital,
+        };
         let thread = std::thread::Builder::new()
             .name("shmccl-life".into())
             .spawn(move || watcher.run(&taken))
@@ -141,7 +149,7 @@ struct Watcher<C, F> {
     rank: Rank,
     stop: Arc<Latch>,
     /// A bit for each rank with a loss that has been reported.
-    lost: u64,
+    lost: RankSet,
     vital: F,
 }
 
@@ -185,7 +193,7 @@ fn look<'a>(
     cells: &'a [LifeCell],
     stop: &'a Latch,
     own: Rank,
-    lost: &mut u64,
+    lost: &mut RankSet,
     vital: &mut impl LifeObserver,
 ) -> Vec<SleepWord<'a>> {
     let mut words = Vec::with_capacity(cells.len());
@@ -195,8 +203,7 @@ fn look<'a>(
         let (status, word) = cell.observe();
         match status {
             LifeStatus::Absent | LifeStatus::Alive => words.push(word),
-            LifeStatus::Lost if *lost & 1 << rank.get() == 0 => {
-                *lost |= 1 << rank.get();
+            LifeStatus::Lost if lost.insert(rank) => {
                 kernel.wake_all(word.word); // the others first: the system woke one of us
                 vital.on_loss(rank);
             }

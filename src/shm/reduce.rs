@@ -35,9 +35,10 @@ pub(crate) use self::operator::{
 };
 pub(crate) use self::places::{OperandAddresses, with_addresses};
 use super::Span;
+use crate::rank::MAX_RANKS;
 
 /// The most sources, and the most targets, of one combination.
-pub const MAX_PLACES: usize = 64;
+pub const MAX_PLACES: usize = MAX_RANKS as usize;
 
 /// One operand of a combination.
 #[derive(Clone, Copy, Debug)]

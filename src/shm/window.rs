@@ -41,7 +41,7 @@ impl Window {
         check_len("stride of a window", stride)?;
         let action = "reserving the address window";
         let align = if stride.is_multiple_of(HUGE) { HUGE } else { PAGE };
-        // At most 64 ranks of 1 TiB: no overflow.
+        // At most 256 ranks of 1 TiB: no overflow.
         let len = u64::from(n_ranks) * stride;
         let reserved = Mapping::reserve(len + align - PAGE);
         let reserved = reserved.map_err(|errno| limits::refused_mapping(action, errno))?;
@@ -84,7 +84,7 @@ impl Window {
     /// Returns how many ranks it has places for.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
-        u32::try_from(self.segments.len()).expect("at most 64 ranks, checked in `reserve`")
+        u32::try_from(self.segments.len()).expect("at most 256 ranks, checked in `reserve`")
     }
 
     fn offset_of(&self, rank: Rank) -> Result<u64> {

@@ -15,8 +15,9 @@
 
 use std::time::Duration;
 
-use super::atomic::{AtomicU64, Ordering};
+use super::atomic::{AtomicU64, Ordering, Reserved};
 use super::plain::{add, load as get, load_time, nanos, store as set, store_time};
+use crate::rank::{RankSet, SET_WORDS};
 
 /// How many communicators a rank can show at a time. What it does in others shows only where it
 /// waits.
@@ -34,13 +35,14 @@ pub const MAX_BOARDS: usize = 1;
 /// | sequence | 16..24 | the number of that call among the caller's on its communicator |
 /// | step | 24..32 | how many steps of it were taken at the last long wait |
 /// | kind | 32..40 | the number of what the last long wait was on; 0 for the board |
-/// | awaited | 40..48 | a bit for each rank that it was for |
-/// | since | 48..56 | when it began; 0 when it is over |
-/// | given up | 56..64 | when it was given up: odd where its deadline had passed, even if in vain |
-/// | waits, waited | 64..80 | how many long waits have ended, and how long they took |
-/// | operations, bytes | 80..96 | operations that were told here, and what this rank puts in |
-/// | gone | 96..104 | operations on boards that were shown and are gone |
-/// | boards | 104..128 | where the boards of its communicators are in its heap, plus one |
+/// | since | 40..48 | when it began; 0 when it is over |
+/// | given up | 48..56 | when it was given up: odd where its deadline had passed, even if in vain |
+/// | waits, waited | 56..72 | how many long waits have ended, and how long they took |
+/// | operations, bytes | 72..88 | operations that were told here, and what this rank puts in |
+/// | gone | 88..96 | operations on boards that were shown and are gone |
+/// | awaited | 96..128 | a bit for each rank that the last long wait was for |
+/// | boards | 128..152 | where the boards of its communicators are in its heap, plus one |
+/// | reserved | 152..256 | |
 ///
 /// All are written by the rank, and read by onlookers.
 #[repr(C, align(128))]
@@ -51,7 +53,6 @@ pub struct ActivityCell {
     sequence: AtomicU64,
     step: AtomicU64,
     kind: AtomicU64,
-    awaited: AtomicU64,
     since: AtomicU64,
     given_up: AtomicU64,
     waits: AtomicU64,
@@ -59,15 +60,18 @@ pub struct ActivityCell {
     operations: AtomicU64,
     bytes: AtomicU64,
     gone: AtomicU64,
+    awaited: [AtomicU64; SET_WORDS],
     boards: [AtomicU64; MAX_BOARDS],
+    reserved: Reserved<26>,
 }
 
 #[cfg(not(loom))]
 const _: () = {
     use std::mem::offset_of;
-    assert!(size_of::<ActivityCell>() == 128 && align_of::<ActivityCell>() == 128);
-    assert!(offset_of!(ActivityCell, awaited) == 40 && offset_of!(ActivityCell, since) == 48);
-    assert!(offset_of!(ActivityCell, operations) == 80 && offset_of!(ActivityCell, boards) == 104);
+    assert!(size_of::<ActivityCell>() == 256 && align_of::<ActivityCell>() == 128);
+    assert!(offset_of!(ActivityCell, kind) == 32 && offset_of!(ActivityCell, since) == 40);
+    assert!(offset_of!(ActivityCell, operations) == 72 && offset_of!(ActivityCell, awaited) == 96);
+    assert!(offset_of!(ActivityCell, boards) == 128 && offset_of!(ActivityCell, reserved) == 152);
 };
 
 /// A wait, as a rank tells of it.
@@ -80,8 +84,8 @@ pub struct WaitingIn {
     pub kind: u64,
     /// How many steps of the call were taken.
     pub step: u64,
-    /// A bit for each rank that is awaited.
-    pub awaited: u64,
+    /// The ranks that are awaited.
+    pub(crate) awaited: RankSet,
 }
 
 /// What a cell said at some time.
@@ -95,8 +99,8 @@ pub struct Activity {
     pub step: u64,
     /// The number of what the last long wait was on; 0 for the board.
     pub kind: u64,
-    /// A bit for each rank that it was for.
-    pub awaited: u64,
+    /// The ranks that it was for.
+    pub(crate) awaited: RankSet,
     /// When it began; `None` when it is over.
     pub since: Option<Duration>,
     /// When it was given up, if it was.
@@ -151,7 +155,9 @@ impl ActivityCell {
         }
         set(&self.step, wait.step);
         set(&self.kind, wait.kind);
-        set(&self.awaited, wait.awaited);
+        for (word, bits) in self.awaited.iter().zip(wait.awaited.words()) {
+            set(word, bits);
+        }
         set(&self.given_up, 0);
         store_time(&self.since, since);
     }
@@ -201,7 +207,7 @@ impl ActivityCell {
             sequence: get(&self.sequence),
             step: get(&self.step),
             kind: get(&self.kind),
-            awaited: get(&self.awaited),
+            awaited: RankSet::from_words(std::array::from_fn(|word| get(&self.awaited[word]))),
             since: load_time(&self.since),
             given_up: load_time(&self.given_up),
             timed_out: get(&self.given_up) % 2 == 1,
@@ -219,7 +225,9 @@ impl ActivityCell {
 mod tests {
     use super::*;
 
-    const WAIT: WaitingIn = WaitingIn { call: Some(([2, 3], 7)), kind: 0, step: 1, awaited: 0b101 };
+    /// Bits in each word.
+    const AWAITED: RankSet = RankSet::from_words([0b101, 1 << 63, 1, 1 << 63 | 1]);
+    const WAIT: WaitingIn = WaitingIn { call: Some(([2, 3], 7)), kind: 0, step: 1, awaited: AWAITED };
 
     #[test]
     fn a_wait_that_is_over_leaves_its_time_and_one_that_was_given_up_what_it_was_about() {
@@ -230,7 +238,7 @@ mod tests {
         let told = cell.read();
         assert_eq!(
             (told.call, told.sequence, told.since, told.awaited),
-            (Some([2, 3]), 7, Some(begun), 0b101)
+            (Some([2, 3]), 7, Some(begun), AWAITED)
         );
         cell.end_wait(&WAIT, begun, now);
         let over = cell.read();

@@ -18,7 +18,7 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | G1 roll | `RollWord::sign` | `RollWord::read` | all the rank did before, its offer included |
+//! | G1 roll | `RollWords::sign` | `RollWords::read` | all the rank did before, offers included |
 //! | G2 verdict | `VerdictWord::settle` | `VerdictWord::read` | all that the settling rank knew |
 //!
 //! G2 lets a rank that reads `together` use what the others have prepared, although it has not read
@@ -28,11 +28,15 @@
 //! (`poll_start`). There is no other round then: a rank that is gone is the reason why the meeting
 //! has failed.
 
+use std::array::from_fn;
+
 use super::{
     atomic::{AtomicU64, Ordering, Reserved},
     kernel::Kernel,
     park::ParkCell,
 };
+#[cfg(not(loom))]
+use crate::rank::MAX_RANKS;
 use crate::rank::{Rank, RankSet};
 
 /// What came of a round.
@@ -54,8 +58,8 @@ pub(crate) enum RoundOutcome {
 const TOGETHER: u64 = 1;
 const REPEATED: u64 = 2;
 const FAILED: u64 = 3;
-const LOST: u64 = 1 << 8;
-const VAIN: u64 = 1 << 16;
+const LOST: u64 = 1 << 16;
+const VAIN: u64 = 1 << 32;
 
 impl RoundOutcome {
     fn to_word(self) -> u64 {
@@ -84,19 +88,77 @@ impl RoundOutcome {
     }
 }
 
-/// One bit for each rank, which it sets itself.
+/// How many ranks sign in one word.
+#[cfg(not(loom))]
+const ROLL_RANKS: u32 = 64;
+/// How many ranks sign in one word, in a model: one of three is in another word than the others.
+#[cfg(loom)]
+const ROLL_RANKS: u32 = 2;
+
+/// How many ranks one word decides about, below [`DECIDED`].
+#[cfg(not(loom))]
+const CHOICE_RANKS: u32 = 32;
+/// How many ranks one word decides about, in a model.
+#[cfg(loom)]
+const CHOICE_RANKS: u32 = 2;
+
+/// For how many ranks there is room in a model.
+#[cfg(loom)]
+const MAX_RANKS: u32 = 4;
+
+const ROLL_WORDS: usize = (MAX_RANKS / ROLL_RANKS) as usize;
+const CHOICE_WORDS: usize = (MAX_RANKS / CHOICE_RANKS) as usize;
+
+/// Says of a part of a choice that it is decided, also if nobody is in it.
+const DECIDED: u64 = 1 << 63;
+
+/// One bit for each rank, which it sets itself. No bit is ever cleared.
+///
+/// To read takes one load for each word. A bit that was found set stays so, and thus all bits that
+/// were found are set when the last word has been read: a set that is complete was complete then.
+/// Of a bit that was not found nothing is known.
 #[repr(transparent)]
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
-struct RollWord(AtomicU64);
+struct RollWords([AtomicU64; ROLL_WORDS]);
 
-impl RollWord {
+impl RollWords {
     fn sign(&self, rank: Rank) {
-        self.0.fetch_or(1 << rank.get(), Ordering::Release); // G1 roll
+        let (word, bit) = (rank.get() / ROLL_RANKS, rank.get() % ROLL_RANKS);
+        self.0[word as usize].fetch_or(1 << bit, Ordering::Release); // G1 roll
     }
 
     fn read(&self) -> RankSet {
-        RankSet::from_bits(self.0.load(Ordering::Acquire)) // G1 roll
+        let words = from_fn(|word| self.0[word].load(Ordering::Acquire)); // G1 roll
+        RankSet::from_parts::<ROLL_WORDS>(words, ROLL_RANKS)
+    }
+}
+
+/// The ranks that go on, decided part by part: the first verdict on each part stands.
+///
+/// Whoever decides has found a verdict on all ranks, and settles each part of it. Two of them may
+/// have seen different deaths, and the choice be one's here and the other's there. Each rank of it
+/// has come, and was not gone for the one whose verdict on it stands: what holds of one verdict
+/// holds of a mixture. A rank that dies in the middle leaves the rest to the others.
+#[repr(transparent)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
+struct ChoiceWords([VerdictWord; CHOICE_WORDS]);
+
+impl ChoiceWords {
+    /// Decides for `choice` where nothing has been decided. Returns what stands.
+    fn settle(&self, choice: RankSet) -> RankSet {
+        let part = |index| choice.part(index, CHOICE_RANKS) | DECIDED;
+        let stands = from_fn(|index| self.0[index].settle(part(index)));
+        RankSet::from_parts::<CHOICE_WORDS>(stands, CHOICE_RANKS)
+    }
+
+    fn read(&self) -> Option<RankSet> {
+        let mut words = [0; CHOICE_WORDS];
+        for (word, cell) in words.iter_mut().zip(&self.0) {
+            *word = cell.read()?;
+        }
+        Some(RankSet::from_parts(words, CHOICE_RANKS))
     }
 }
 
@@ -127,34 +189,36 @@ impl VerdictWord {
 ///
 /// | field | bytes | written by | read by |
 /// |---|---|---|---|
-/// | came | 0..8 | each candidate its bit | all |
-/// | chosen | 8..16 | the first who decides | all |
-/// | offered | 16..24 | each that was chosen its bit | all |
-/// | ready | 24..32 | each that was chosen its bit | all |
-/// | outcome | 32..40 | the first who decides | all |
-/// | reserved | 40..128 | nobody | nobody |
+/// | came | 0..32 | each candidate its bit | all |
+/// | chosen | 32..96 | the first who decides, of each word | all |
+/// | offered | 96..128 | each that was chosen its bit | all |
+/// | ready | 128..160 | each that was chosen its bit | all |
+/// | outcome | 160..168 | the first who decides | all |
+/// | reserved | 168..256 | nobody | nobody |
 #[repr(C, align(128))]
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct RoundCell {
-    came: RollWord,
-    chosen: VerdictWord,
-    offered: RollWord,
-    ready: RollWord,
+    came: RollWords,
+    chosen: ChoiceWords,
+    offered: RollWords,
+    ready: RollWords,
     outcome: VerdictWord,
     reserved: Reserved<22>,
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<RoundCell>() == 128 && align_of::<RoundCell>() == 128);
-    assert!(std::mem::offset_of!(RoundCell, outcome) == 32);
+    use std::mem::offset_of;
+    assert!(size_of::<RoundCell>() == 256 && align_of::<RoundCell>() == 128);
+    assert!(offset_of!(RoundCell, chosen) == 32 && offset_of!(RoundCell, offered) == 96);
+    assert!(offset_of!(RoundCell, ready) == 128 && offset_of!(RoundCell, outcome) == 160);
 };
 
 impl RoundCell {
     /// Returns which of `candidates` go on by this round, when that is decided.
     pub(crate) fn chosen(&self, candidates: RankSet) -> Option<RankSet> {
-        self.chosen.read().map(|bits| candidates.and(RankSet::from_bits(bits)))
+        self.chosen.read().map(|chosen| candidates.and(chosen))
     }
 
     /// Returns what came of the round, when that is decided.
@@ -198,12 +262,12 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
         // not chosen.
         let came = self.cell.came.read();
         let gone = self.gone_of(candidates);
-        if candidates.without(came).without(gone).len() > 0 {
+        if !candidates.without(came).without(gone).is_empty() {
             return None;
         }
-        let stands = self.cell.chosen.settle(candidates.without(gone).bits());
+        let stands = self.cell.chosen.settle(candidates.without(gone));
         self.park.wake(self.kernel);
-        Some(candidates.and(RankSet::from_bits(stands)))
+        Some(candidates.and(stands))
     }
 
     /// Returns one of `candidates` that has neither come nor gone.
@@ -285,27 +349,27 @@ impl<K: Kernel + ?Sized, G: Fn(Rank) -> bool> Round<'_, K, G> {
 
     /// Returns one of `chosen` that has not done its part of the round.
     pub(crate) fn first_incomplete(&self, chosen: RankSet) -> Option<Rank> {
-        let missing = |roll: &RollWord| chosen.without(roll.read()).iter().next();
+        let missing = |roll: &RollWords| chosen.without(roll.read()).iter().next();
         missing(&self.cell.offered).or_else(|| missing(&self.cell.ready))
     }
 
     /// Ends the round when one of `chosen` is gone.
     pub(crate) fn repeat_if_one_is_gone(&self, chosen: RankSet) -> Option<RoundOutcome> {
-        (self.gone_of(chosen).len() > 0).then(|| self.conclude(RoundOutcome::Repeated))
+        (!self.gone_of(chosen).is_empty()).then(|| self.conclude(RoundOutcome::Repeated))
     }
 
     fn gone_of(&self, ranks: RankSet) -> RankSet {
         ranks.iter().filter(|rank| (self.gone)(*rank)).collect()
     }
 
-    fn sign(&self, roll: &RollWord) {
+    fn sign(&self, roll: &RollWords) {
         roll.sign(self.rank);
         self.park.wake(self.kernel);
     }
 }
 
-fn lacks_none(roll: &RollWord, chosen: RankSet) -> bool {
-    chosen.without(roll.read()).len() == 0
+fn lacks_none(roll: &RollWords, chosen: RankSet) -> bool {
+    chosen.without(roll.read()).is_empty()
 }
 
 /// How many numbers a member offers: where it hosts a meeting, if it does.
@@ -401,20 +465,20 @@ mod tests {
         let (cell, park, kernel) = (RoundCell::default(), ParkCell::default(), MockKernel::new());
         let nobody = RankSet::default();
         let here = round(&cell, &park, &kernel, 0, &nobody);
-        let failed = RoundOutcome::Failed(Rank::known(63));
+        let failed = RoundOutcome::Failed(Rank::known(255));
         assert_eq!([here.conclude(failed), here.conclude(RoundOutcome::Together)], [failed; 2]);
         assert_eq!(cell.outcome(), Some(failed));
     }
 
     #[test]
     fn every_word_is_some_outcome() {
-        let of_ranks = [0, 63].map(Rank::known);
+        let of_ranks = [0, 255].map(Rank::known);
         let of_ranks =
             of_ranks.into_iter().flat_map(|rank| [RoundOutcome::Failed(rank), RoundOutcome::Lost(rank)]);
         for outcome in of_ranks.chain([RoundOutcome::Together, RoundOutcome::Repeated, RoundOutcome::Vain]) {
             assert_eq!(RoundOutcome::from_word(outcome.to_word()), outcome);
         }
-        for forged in [FAILED + 64, u64::MAX, 1 << 32 | FAILED] {
+        for forged in [FAILED + 256, LOST + 256, u64::MAX, 1 << 32 | FAILED] {
             assert_eq!(RoundOutcome::from_word(forged), RoundOutcome::Repeated);
         }
     }

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_forged_word_still_ends_the_epoch() {
-        for word in [PEER_LOST, PEER_LOST | 65 << RANK_SHIFT, 77, u64::MAX, 1 << 63, 3 << RANK_SHIFT] {
+        for word in [PEER_LOST, PEER_LOST | 257 << RANK_SHIFT, 77, u64::MAX, 1 << 63, 3 << RANK_SHIFT] {
             assert!(matches!(Revocation::from_word(word), Some(Revocation::Aborted(_))), "{word:#x}");
         }
         assert_eq!(Revocation::from_word(0), None);

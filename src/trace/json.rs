@@ -8,7 +8,7 @@ use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use super::Rings;
-use super::recorder::{FAILED, PORT};
+use super::recorder::{FAILED, PORT, bytes_and_peer};
 use super::rings::{Author, NAME_WORDS, RingCells};
 use super::verb::{CallNames, Verb};
 use crate::rank::Rank;
@@ -203,7 +203,8 @@ impl Events<'_> {
     /// Decodes a record of `lane`; none for one that no writer makes.
     #[expect(clippy::cast_precision_loss, reason = "a time of days is exact to the nanosecond")]
     fn event(&self, lane: &RingView, [begun, ended, what, rest]: [u64; RECORD_WORDS]) -> Option<TraceEvent> {
-        let [verb, peer, ..] = what.to_le_bytes();
+        let [verb, ..] = what.to_le_bytes();
+        let (bytes, peer) = bytes_and_peer(what);
         let [_lap, epoch, thread, manner, ..] = rest.to_le_bytes();
         let verb = Verb::from_code(verb);
         let (name, cat) = verb.name(self.calls)?;
@@ -216,8 +217,8 @@ impl Events<'_> {
         let (tag, sequence) = if verb.has_tag(self.calls) { (number, None) } else { (None, number) };
         let has_manner = cat == "operation" && manner & !FAILED != 0;
         let args = Args {
-            bytes: Some(what >> 16).filter(|bytes| *bytes > 0),
-            peer: u64::from(peer).checked_sub(1),
+            bytes,
+            peer,
             algorithm: (self.calls.algorithm)(manner & (PORT - 1)),
             channel: has_manner.then_some(if manner & PORT == 0 { "memory" } else { "port" }),
             sequence,

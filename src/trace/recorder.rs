@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 64 | ticks at the beginning; of a long wait, how many nanoseconds it took |
 //! | 1 | 64 | ticks at the end |
-//! | 2 | 48, 8, 8 | bytes, peer + 1, verb |
+//! | 2 | 47, 9, 8 | bytes, peer + 1, verb |
 //! | 3 | 32, 8, 8, 8, 8 | sequence, manner, thread, epoch, lap |
 
 use std::any::Any;
@@ -15,14 +15,21 @@ use super::Rings;
 use super::rings::{Author, MAX_THREADS, NAME_WORDS, RingCells};
 use super::verb::Verb;
 use crate::error::{Error, Result};
-use crate::rank::Rank;
+use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::prefetch_for_write;
 use crate::shm::ticks::TickSource;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
 /// The most bytes that a record can tell.
-const MAX_BYTES: u64 = (1 << 48) - 1;
+const MAX_BYTES: u64 = (1 << 47) - 1;
+
+/// Where they are in their word, and where the peer is.
+const BYTES_SHIFT: u32 = 17;
+const PEER_SHIFT: u32 = 8;
+
+const _: () =
+    assert!((MAX_RANKS as u64) < 1 << (BYTES_SHIFT - PEER_SHIFT) && MAX_BYTES.leading_zeros() == BYTES_SHIFT);
 
 /// How many records ahead the line of a record is fetched: it would have been written to memory
 /// since the last lap, and whatever the thread stores after the record, such as the signal of its
@@ -37,6 +44,12 @@ const AHEAD: u64 = 6;
 pub(crate) struct TraceSpan {
     what: u64,
     rest: u64,
+}
+
+/// Returns the bytes and the peer that word 2 of a record tells of, where it does.
+pub(super) fn bytes_and_peer(what: u64) -> (Option<u64>, Option<u64>) {
+    let peer = what >> PEER_SHIFT & ((1 << (BYTES_SHIFT - PEER_SHIFT)) - 1);
+    (Some(what >> BYTES_SHIFT).filter(|bytes| *bytes > 0), peer.checked_sub(1))
 }
 
 /// A note whose place in the ring is taken ahead, while whoever notes waits for others.
@@ -70,13 +83,13 @@ impl TraceSpan {
     /// Adds a number of bytes, where there is none.
     #[inline]
     pub(crate) fn of_bytes(self, bytes: u64) -> Self {
-        Self { what: self.what | bytes.min(MAX_BYTES) << 16, ..self }
+        Self { what: self.what | bytes.min(MAX_BYTES) << BYTES_SHIFT, ..self }
     }
 
     /// Adds the peer, where there is none.
     #[inline]
     pub(crate) fn with(self, peer: Rank) -> Self {
-        Self { what: self.what | (u64::from(peer.get()) + 1) << 8, ..self }
+        Self { what: self.what | (u64::from(peer.get()) + 1) << PEER_SHIFT, ..self }
     }
 
     /// Adds a number, of which 32 bits are kept, where there is none.

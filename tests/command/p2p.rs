@@ -101,7 +101,7 @@ fn one_channel_is_measured_alone_and_data_need_not_be_checked() {
 #[test]
 fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
     for (words, told) in [
-        (&["-g", "1"][..], "1 is not in 2..=64"),
+        (&["-g", "1"][..], "1 is not in 2..=256"),
         (&["-b", "8"], "--minbytes has no effect with p2p; leave it out"),
         (&["-e", "8"], "--maxbytes has no effect with p2p; leave it out"),
         (&["--algo", "ring"], "--algo has no effect with p2p; leave it out"),

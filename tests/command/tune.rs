@@ -155,7 +155,7 @@ fn what_cannot_be_done_is_told_before_anything_is_measured() {
     for (words, code, part) in [
         (&["-o", "same", "--json", "same"][..], 2, "--json and --output name the same file"),
         (&["-o", "/nonexistent/table.toml"], 1, "directory /nonexistent does not exist"),
-        (&["--ranks", "1"], 2, "1 is not in 2..=64"),
+        (&["--ranks", "1"], 2, "1 is not in 2..=256"),
         (&["--ranks", "2,3,x"], 2, "'x'"),
         (&["--time", "0s"], 2, "--time"),
         (&["--plans", "/nonexistent"], 1, "cannot read the directory of plans /nonexistent: "),

@@ -19,9 +19,9 @@ pub(crate) fn by_place(comm: &mut Communicator) -> Result<()> {
     let wide = changed("generated/ar_4", |plan| {
         let reduction = first(plan, |operation| operation.code.is_reduction());
         let last = *reduction.sources.last().unwrap();
-        reduction.sources.resize(65, last);
+        reduction.sources.resize(257, last);
     });
-    refuses(comm, wide, &["rank 0 block ", "65 operands on one side; give 64 at most"]);
+    refuses(comm, wide, &["rank 0 block ", "257 operands on one side; give 256 at most"]);
     let astray = changed("generated/mn_ag_2x2", |plan| {
         let rank = &mut plan.ranks[0];
         let buffer = rank.blocks.iter().find_map(|block| block.port_buffers.first()).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shmccl::channel::Channel;
 use shmccl::collective::{Algorithm, ChannelKind};
 use shmccl::heap::{DeviceBuffer, HeapOffset, Region};
-use shmccl::proxy::Transfer;
+use shmccl::proxy::{Transfer, TransferLen};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Arena, ArenaBuffer, Collectives, Communicator, Error, Group, Result};
@@ -147,7 +147,7 @@ port_scenario!(registered_memory_packets_gets_and_switches_reach_arenas, Job::of
         (comm.register(comm.rank(), source.region())?, comm.register(peer, theirs(&targets, 16 << 10))?);
     let mut port = comm.port_channel(peer)?;
     port.put_registered(Transfer {
-        len: 4096,
+        len: TransferLen::new(4096).unwrap(),
         source: from,
         source_offset: 0,
         target: to,

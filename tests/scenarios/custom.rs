@@ -302,7 +302,7 @@ scenario!(steps_that_make_no_sense_are_refused_and_harm_nobody, Job::of(2), |com
         let part = input.part(0, 6)?;
         assert!(steps.combine(&[part, part], output.part(0, 6)?, true).is_err(), "no whole elements");
         assert!(steps.combine(&[], output, true).is_err());
-        assert!(steps.combine(&[input; 65], output, true).is_err());
+        assert!(steps.combine(&[input; 257], output, true).is_err());
         assert!(steps.combine(&[part], output, true).is_err());
         steps.combine(&[input, input], output, true)
     })?;

@@ -109,7 +109,7 @@ scenario!(
         assert!(matches!(two_ids, Error::Mismatch { what: "the unique id to grow by", .. }), "{two_ids}");
         let no_id = comm.grow(3, None).unwrap_err();
         assert!(matches!(no_id, Error::Unavailable { operation: "grow", .. }), "{no_id}");
-        for n_ranks in [0, 2, 65] {
+        for n_ranks in [0, 2, 257] {
             let refused = comm.grow(n_ranks, Some(&id)).unwrap_err();
             assert!(matches!(refused, Error::InvalidArgument { name: "n_ranks", .. }), "{refused}");
         }

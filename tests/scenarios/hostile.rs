@@ -19,14 +19,14 @@ use shmccl::shm::{Expected, HostKernel, Identity, Mapping, Segment, SegmentHeade
 use shmccl::sync::atomic::AtomicU64;
 use shmccl::sync::plain;
 use shmccl::{Communicator, Result};
-use shmccl_proxy::{Handler, MemoryId, SemaphoreId, Transfer, Trigger};
+use shmccl_proxy::{Handler, MemoryId, SemaphoreId, Transfer, TransferLen, Trigger};
 use support::long;
 
 use crate::harness::{Job, Random, figure, rank, seed};
 use crate::refused::{cells, push, raw_producer};
 
 /// Where a rank's fifos start, and how far they are apart; see the table of `heap::layout`.
-const FIFOS: u64 = 0x25000;
+const FIFOS: u64 = 0x5000;
 const FIFO_STRIDE: u64 = 0x4000;
 const SLOTS_AT: u64 = 0x2000;
 
@@ -34,7 +34,7 @@ const SLOTS_AT: u64 = 0x2000;
 const PLACE_WORDS: u64 = 128 / 8;
 
 /// How long the control segment is.
-const CONTROL_LEN: u64 = 65536;
+const CONTROL_LEN: u64 = 311_296;
 
 const ARENA: usize = 1 << 20;
 const GUARD: u8 = 0xc3;
@@ -88,12 +88,12 @@ fn changing(payload: &[Region]) -> Vec<Range<u64>> {
 fn changing_in_control(n_ranks: u32) -> Vec<Range<u64>> {
     let each = u64::from(n_ranks);
     vec![
-        places(4224, 1),         // where those sleep who wait in a barrier
-        places(4352, 1),         // where the service process sleeps
-        places(12672, each),     // arrivals: there are barriers between two looks
-        places(45824, each),     // what ranks tell of long waits
-        places(54016, each + 1), // heartbeats, that of the service process last
-        places(64384, 1),        // how often a producer has come or gone
+        places(4224, 1),           // where those sleep who wait in a barrier
+        places(4352, 1),           // where the service process sleeps
+        places(37248, each),       // arrivals: there are barriers between two looks
+        places(201_600, 2 * each), // what ranks tell of long waits
+        places(267_136, each + 1), // heartbeats, that of the service process last
+        places(308_224, 1),        // how often a producer has come or gone
     ]
 }
 
@@ -296,7 +296,10 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
 fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: &[MemoryId], round: u64) {
     // Within the eighth region, which is the longest; the attack writes there too, so only
     // completion counts.
-    let transfer = Transfer { len: 64, source: ids[7], source_offset: 0, target: ids[7], target_offset: 128 };
+    let transfer = {
+        let len = TransferLen::new(64).unwrap();
+        Transfer { len, source: ids[7], source_offset: 0, target: ids[7], target_offset: 128 }
+    };
     push(producer, Trigger::put(transfer));
     let position = shmccl_proxy::Push::try_push(
         producer,

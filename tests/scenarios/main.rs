@@ -27,6 +27,7 @@ mod keep;
 mod kill;
 mod large;
 mod late;
+mod many;
 mod mismatches;
 mod model;
 mod oracle;

@@ -7,7 +7,7 @@ use shmccl::heap::SegmentCells;
 use shmccl::sync::atomic::AtomicU64;
 use shmccl::{Communicator, Rank, Result};
 use shmccl_proxy::{
-    Fifo, FifoHeader, ProducerOwner, Push, SharedProducer, Slot, Transfer, Trigger, TriggerKind,
+    Fifo, FifoHeader, ProducerOwner, Push, SharedProducer, Slot, Transfer, TransferLen, Trigger, TriggerKind,
 };
 
 use crate::harness::Job;
@@ -130,7 +130,10 @@ port_scenario!(a_table_entry_that_makes_no_sense_is_refused_at_every_use, Job::o
     let mut producer = raw_producer(comm, SHARED);
     let id = shmccl_proxy::MemoryId::new(300).unwrap();
     let table: &[AtomicU64] = &cells(comm).memory_table();
-    let transfer = Transfer { len: 8, source: id, source_offset: 0, target: id, target_offset: 0 };
+    let transfer = {
+        let len = TransferLen::new(8).unwrap();
+        Transfer { len, source: id, source_offset: 0, target: id, target_offset: 0 }
+    };
     let entries =
         [[1, 0, 64, 0], [u64::MAX, 0, 64, 1], [1, u64::MAX, u64::MAX, 2], [3, 0, 64, 3], [0, 0, 64, 4]];
     for (count, entry) in (1..).zip(entries) {

@@ -116,7 +116,7 @@ fn reduce<T: TestElement>(column: &[u32], op: Option<&ReduceOp>) -> T {
         Some(ReduceOp::BitAnd) => T::of(folded(|one, other| one & other)),
         Some(ReduceOp::BitOr) => T::of(folded(|one, other| one | other)),
         Some(ReduceOp::BitXor) => T::of(folded(|one, other| one ^ other)),
-        Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 64 ranks")),
+        Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 256 ranks")),
         Some(ReduceOp::PreMulSum(_)) => T::of(scaled_sum(column)),
         // The reduction of moved data is never used, and need not be an element.
         None => T::of(0),
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn no_reduction_of_up_to_64_ranks_leaves_the_numbers_that_a_type_holds_exactly() {
         for data_type in DataType::ALL {
-            for n_ranks in [2, 3, 8, 64] {
+            for n_ranks in [2, 3, 8, 64, 256] {
                 with_type(data_type, StaysExact { n_ranks });
             }
         }

@@ -191,7 +191,7 @@ def test_calls_without_a_meaning_are_refused_in_one_line():
     program, other = (Program("x", "allreduce", 2, input_chunks=1, output_chunks=1) for _ in range(2))
     block, port = program.block(0), program.port_channel(0, 1)
     for wrong, kind, told in (
-        (lambda: Program("x", "allreduce", 65), ValueError, "65 ranks; a plan has 1 to 64"),
+        (lambda: Program("x", "allreduce", 257), ValueError, "257 ranks; a plan has 1 to 256"),
         (lambda: Program("x", "allreduce", -1), OverflowError, "negative"),
         (lambda: program.block(2), ValueError, "there is no rank 2; the program has 2"),
         (lambda: program.memory_channel(0, 7), ValueError, "there is no rank 7"),

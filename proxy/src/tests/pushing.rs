@@ -148,9 +148,9 @@ fn lose_nothing(capacity: usize, n_producers: u32, each: u32, start: u64) {
                 barrier.wait();
                 for i in 0..each {
                     let transfer = Transfer {
-                        len: i,
+                        len: TransferLen::new(producer).unwrap(),
                         source_offset: !i,
-                        target_offset: producer,
+                        target_offset: i,
                         ..Transfer::default()
                     };
                     while end.try_push(Trigger::put(transfer)).is_err() {
@@ -164,7 +164,7 @@ fn lose_nothing(capacity: usize, n_producers: u32, each: u32, start: u64) {
         let mut served = 0;
         while served < u64::from(n_producers) * u64::from(each) {
             let mut handler = |_: usize, trigger: &Trigger| {
-                let producer = trigger.transfer().target_offset as usize;
+                let producer = trigger.transfer().len.get() as usize;
                 assert_eq!(number(trigger), next[producer], "producer {producer} is served in order");
                 next[producer] += 1;
                 Ok(())

@@ -145,7 +145,7 @@ fn a_refused_trigger_is_counted_told_and_popped_and_its_flush_completes() {
     let mut handler = Picky::default();
     producer.try_push(signal(3)).unwrap();
     let bad = Trigger::put_with_signal_and_flush(
-        Transfer { len: 9, ..Transfer::default() },
+        Transfer { source_offset: 9, ..Transfer::default() },
         SemaphoreId::default(),
     );
     let refused = producer.try_push(bad).unwrap();

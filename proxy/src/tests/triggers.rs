@@ -10,13 +10,14 @@ proptest! {
     #[test]
     fn what_is_encoded_is_decoded(
         kind in 1_u8..8,
-        len in any::<u32>(),
+        len in 0..TransferLen::LIMIT,
         offsets in any::<[u32; 2]>(),
         source in 0..MemoryId::LIMIT,
         target in 0..MemoryId::LIMIT,
         semaphore in 0..SemaphoreId::LIMIT,
     ) {
         let [source_offset, target_offset] = offsets;
+        let len = TransferLen::new(len).unwrap();
         let transfer =
             Transfer { len, source: memory(source), source_offset, target: memory(target), target_offset };
         let semaphore = SemaphoreId::new(semaphore).unwrap();
@@ -66,22 +67,40 @@ fn ids_that_do_not_fit_are_errors() {
         let error = MemoryId::new(value).unwrap_err();
         assert_eq!(error, TriggerError::OutOfRange { field: "memory id", value, limit: 512 });
     }
-    assert_eq!(SemaphoreId::new(1023).unwrap().get(), 1023);
-    let error = SemaphoreId::new(1024).unwrap_err();
-    assert_eq!(error.to_string(), "semaphore id 1024 does not fit a trigger: it has to be below 1024");
+    assert_eq!(SemaphoreId::new(16383).unwrap().get(), 16383);
+    let error = SemaphoreId::new(16384).unwrap_err();
+    assert_eq!(error.to_string(), "semaphore id 16384 does not fit a trigger: it has to be below 16384");
+    assert_eq!(TransferLen::new((1 << 28) - 1).unwrap().get(), (1 << 28) - 1);
+    for value in [1 << 28, u32::MAX] {
+        let error = TransferLen::new(value).unwrap_err();
+        assert_eq!(error, TriggerError::OutOfRange { field: "length", value, limit: 1 << 28 });
+    }
+}
+
+#[test]
+fn a_trigger_names_sixteen_channels_to_each_of_1024_ranks() {
+    assert_eq!(SemaphoreId::LIMIT, 1024 * 16);
+    let longest = Transfer { len: TransferLen::new(TransferLen::LIMIT - 1).unwrap(), ..Transfer::default() };
+    for id in [0, 1023, 1024, 1025, 4095, 1 << 13, 16383] {
+        let semaphore = SemaphoreId::new(id).unwrap();
+        for transfer in [Transfer::default(), longest] {
+            let trigger = Trigger::put_with_signal(transfer, semaphore);
+            assert_eq!((trigger.semaphore(), trigger.transfer()), (semaphore, transfer));
+        }
+    }
 }
 
 #[test]
 fn the_layout_of_the_words_is_the_documented_one() {
     let transfer = Transfer {
-        len: 0x11,
+        len: TransferLen::new(0x11).unwrap(),
         source_offset: 0x22,
         target_offset: 0x33,
         source: memory(0x144),
         target: memory(0x155),
     };
-    let trigger = Trigger::put_with_signal_and_flush(transfer, SemaphoreId::new(0x266).unwrap());
-    assert_eq!(trigger.words()[0], 0x22_0000_0011);
+    let trigger = Trigger::put_with_signal_and_flush(transfer, SemaphoreId::new(0x2a66).unwrap());
+    assert_eq!(trigger.words()[0], 0x22_a000_0011);
     assert_eq!(trigger.words()[1], 0x33 | 0x144 << 32 | 0x155 << 41 | 0x266 << 50 | 7 << 60);
 }
 

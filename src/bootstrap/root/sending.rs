@@ -18,6 +18,7 @@ use crate::bootstrap::message::{
 use crate::bootstrap::socket::send;
 use crate::error::{DeviceName, ExitCause};
 use crate::logs::step;
+use crate::rank::RankSet;
 use crate::shm::system;
 
 /// A message that waits for room.
@@ -203,7 +204,7 @@ impl BootstrapRoot {
     pub(super) fn pass_on(&mut self, id: MemberId, invite: &Invite) {
         let member = &self.members[id.0];
         let DeviceName::Rank(rank) = member.device else { return };
-        if member.phase == MemberPhase::Returning && invite.ranks >> rank.get() & 1 == 1 {
+        if member.phase == MemberPhase::Returning && RankSet::from_words(invite.ranks).contains(rank) {
             self.post(id, invite, Rc::new([]));
         }
     }

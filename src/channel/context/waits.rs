@@ -8,7 +8,7 @@ use super::watches::{ChannelWait, EpochWatch};
 use super::{Blamed, Inbound, RankContext};
 use crate::channel::wait_kind::WaitKind;
 use crate::error::{Error, Result};
-use crate::rank::{Rank, RankSet};
+use crate::rank::Rank;
 use crate::shm::HostKernel;
 use crate::sync::{
     LifeStatus, ParkCell, Revocation, Stop, WaitPolicy, Waiting, WaitingIn, Watch, plain, spin_until,
@@ -23,7 +23,7 @@ impl RankContext {
         let now = HostKernel::clock();
         if let Some(recorder) = self.recorder() {
             let took = plain::nanos(now.saturating_sub(since));
-            let mut awaited = RankSet::from_bits(wait.awaited).iter();
+            let mut awaited = wait.awaited.iter();
             let (first, second) = (awaited.next(), awaited.next());
             let span = TraceSpan::of(Verb::LONG_WAIT);
             let span = first.filter(|_| second.is_none()).map_or(span, |peer| span.with(peer));

@@ -92,7 +92,7 @@ impl LongWait for ChannelWait<'_> {
             call: None,
             kind: self.kind as u64,
             step: 0,
-            awaited: self.awaited.into_iter().collect::<RankSet>().bits(),
+            awaited: self.awaited.into_iter().collect::<RankSet>(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shmccl_proxy::Transfer;
+use shmccl_proxy::{Transfer, TransferLen};
 
 use super::super::testing::{ALLOCATED, bytes, context, mapped};
 use super::*;
@@ -30,6 +30,7 @@ fn id(value: u32) -> MemoryId {
 
 fn transfer(ids: (u32, u32), offsets: (u64, u64), len: u32) -> Transfer {
     let (source_offset, target_offset) = (offsets.0.try_into().unwrap(), offsets.1.try_into().unwrap());
+    let len = TransferLen::new(len).unwrap();
     Transfer { len, source: id(ids.0), source_offset, target: id(ids.1), target_offset }
 }
 
@@ -68,11 +69,11 @@ fn a_trigger_copies_and_then_raises_the_semaphore_that_the_pusher_has_at_the_tar
     bench.execute(kind, transfer((0, 1), (8, 100), 3), semaphore).unwrap();
     assert_eq!(bytes(&bench.context, Rank::known(1), Region::new(HeapOffset::new(99), 5)), [0, 9, 9, 9, 0]);
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
-    assert_eq!(raised, [(1024 + 5, 1)], "of rank 1, from rank 0, slot 5");
+    assert_eq!(raised, [(4096 + 5, 1)], "of rank 1, from rank 0, slot 5");
     // The same slot, pushed by rank 1 for itself, is another semaphore.
     bench.executor.execute(1, &Trigger::signal(semaphore)).unwrap();
     let raised: Vec<_> = (0..).zip(bench.signals()).filter(|(_, value)| *value > 0).collect();
-    assert_eq!(raised, [(1024 + 5, 1), (1024 + 16 + 5, 1)]);
+    assert_eq!(raised, [(4096 + 5, 1), (4096 + 16 + 5, 1)]);
 }
 
 #[test]
@@ -89,8 +90,8 @@ fn what_a_trigger_must_not_name_is_refused_and_nothing_changes() {
         (RefusalReason::Target, transfer((0, 1), (0, last), 2)),
         (RefusalReason::Target, transfer((0, 1), (0, beyond), 1)),
         (RefusalReason::Target, transfer((0, 1), (0, u32::MAX.into()), 1)),
-        (RefusalReason::Source, transfer((0, 1), (u32::MAX.into(), 0), u32::MAX)),
-        (RefusalReason::Source, transfer((0, 1), (0, 0), u32::MAX)),
+        (RefusalReason::Source, transfer((0, 1), (u32::MAX.into(), 0), TransferLen::LIMIT - 1)),
+        (RefusalReason::Source, transfer((0, 1), (0, 0), TransferLen::LIMIT - 1)),
     ];
     let before = (bench.all(), bench.signals());
     for (reason, transfer) in bad_places {

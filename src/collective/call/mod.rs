@@ -149,7 +149,7 @@ impl Call<'_> {
     /// Returns what all ranks have to agree on.
     #[inline]
     pub(crate) fn signature(&self) -> CallSignature {
-        let root = u8::try_from(self.root).expect("there are at most 64 members");
+        let root = u8::try_from(self.root).expect("there are at most 256 members");
         let signature = CallSignature::new(self.operation).of(self.count, self.data_type).rooted(root);
         match &self.reducer {
             Some(reducer) => signature.by(reducer.code()),

@@ -172,6 +172,7 @@ fn deliver(members: &Members, call: &mut Call<'_>, len: u64, mine: &[u64; INLINE
     match members.n_members() {
         0..=2 => deliver_among::<2>(members, call, len, mine),
         3..=8 => deliver_among::<8>(members, call, len, mine),
+        9..=64 => deliver_among::<64>(members, call, len, mine),
         _ => deliver_among::<{ MAX_RANKS as usize }>(members, call, len, mine),
     }
 }

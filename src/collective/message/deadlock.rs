@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use super::queues::MessageQueues;
 use crate::collective::call::CallSignature;
 use crate::collective::rendezvous::deadlock::MessageDirection;
+use crate::rank::{MAX_RANKS, RankSet};
 
 /// What one wait knows of those that it is for.
 #[derive(Debug, Default)]
@@ -94,18 +95,20 @@ fn wake(batch: &MessageQueues<'_, '_>, member: usize) {
 
 /// Returns the peers with which messages of one direction only are left in `batch`.
 fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingPeer> {
-    let bits = |is_sent| {
+    let ranks = batch.members.ranks();
+    let peers = |is_sent| {
         let open = batch.open_with_peer().filter(move |message| message.is_sent() == is_sent);
-        open.fold(0_u64, |bits, message| bits | 1 << message.state.peer)
+        open.map(|message| ranks[message.state.peer]).collect::<RankSet>()
     };
+    let (sent, mut received) = (peers(true), peers(false));
     // What is for any member may come from this one.
-    let received = bits(false) | batch.open_to_any().map_or(0, |_| u64::MAX);
-    let one_way = bits(true) ^ received;
-    let mut found = 0_u64;
+    if batch.open_to_any().is_some() {
+        received = RankSet::all(MAX_RANKS);
+    }
+    let mut one_way = sent.without(received).or(received.without(sent));
     batch.open_with_peer().filter_map(move |message| {
-        let (peer, bit) = (message.state.peer, 1 << message.state.peer);
-        let is_first = one_way & !found & bit != 0;
-        found |= bit;
+        let peer = message.state.peer;
+        let is_first = one_way.remove(ranks[peer]);
         let direction = match (message.is_sent(), batch.is_stalled(peer)) {
             (true, _) => MessageDirection::Sent,
             (false, true) => MessageDirection::Stalled,

@@ -234,7 +234,7 @@ impl LongWait for PeersWait<'_, '_, '_, '_> {
             )),
             kind: 0,
             step: 0,
-            awaited: awaited.collect::<RankSet>().bits(),
+            awaited: awaited.collect::<RankSet>(),
         }
     }
 }

@@ -20,16 +20,19 @@ use crate::collective::transport::link::{Bare, Link};
 use crate::collective::transport::pipe::Pipes;
 use crate::collective::transport::{PipeVisitor, Pipework};
 use crate::error::Result;
-use crate::rank::MAX_RANKS;
+use crate::rank::{MAX_RANKS, RankSet};
 
 /// The most queues: to each member and from it. That from any takes the place of the one from this
 /// member itself, which has no pipe.
 const MOST: usize = 2 * MAX_RANKS as usize;
 
 /// No queue has this number.
-const NONE: u8 = u8::MAX;
+const NONE: u16 = u16::MAX;
 
 const _: () = assert!(MOST <= NONE as usize);
+
+/// How many messages a batch has for which looking through its queues takes less than a table does.
+const SHORT: usize = 8;
 
 /// A batch in queues.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ pub(super) struct MessageQueues<'r, 'a> {
     messages: &'r mut [MessageEnd<'a>],
     in_place: &'r [InPlaceBlock<'a>],
     /// The index of the first message of each queue that is not done; past the end where all are.
-    heads: ArrayVec<usize, MOST>,
+    heads: ArrayVec<u32, MOST>,
     /// The index of the message behind each in its queue; past the end for the last. Empty where
     /// each queue is of one.
     behind: Vec<usize>,
@@ -64,21 +67,21 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     /// Makes the queues, where they stay: to move a kibibyte takes as long as to send a few bytes.
     #[inline]
     pub(super) fn fill(&mut self) {
-        let mut lasts = ArrayVec::<usize, MOST>::new();
-        let (mut numbers, end) = ([NONE; MOST], self.messages.len());
+        let mut lasts = ArrayVec::<u32, MOST>::new();
+        let end = self.messages.len();
+        let mut numbers = QueueNumbers::new(end, self.members.n_members());
         let (me, mut is_from_any) = (self.members.me(), false);
-        for (at, message) in self.messages.iter_mut().enumerate() {
+        for (at, message) in (0..).zip(self.messages.iter_mut()) {
             if message.state.peer == ANY_SOURCE {
                 message.state.peer = self.members.only_other().unwrap_or(ANY_SOURCE);
             }
             let peer = if message.state.peer == ANY_SOURCE { me } else { message.state.peer };
             is_from_any |= peer == me;
-            let number = &mut numbers[2 * peer + usize::from(message.is_sent())];
-            if let Some(last) = lasts.get_mut(usize::from(*number)) {
+            let number = numbers.number(2 * peer + usize::from(message.is_sent()), lasts.len());
+            if let Some(last) = lasts.get_mut(number) {
                 self.behind.resize(end, end);
-                self.behind[std::mem::replace(last, at)] = at;
+                self.behind[std::mem::replace(last, at) as usize] = at as usize;
             } else {
-                *number = u8::try_from(lasts.len()).expect("there are fewer queues");
                 self.heads.push(at);
                 lasts.push(at);
             }
@@ -91,20 +94,20 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     /// Returns whether an unexpected message may be for a receive.
     #[cold]
     fn may_have_come(&self) -> bool {
-        let mut heads = self.heads.iter().map(|&head| &self.messages[head]);
+        let mut heads = self.heads.iter().map(|&head| &self.messages[head as usize]);
         heads.any(|message| !message.is_sent() && self.unexpected.has_some_of(message.state.peer))
     }
 
     /// Returns whether no message is left.
     #[inline]
     pub(super) fn are_done(&self) -> bool {
-        self.heads.iter().all(|&head| head >= self.messages.len())
+        self.heads.iter().all(|&head| head as usize >= self.messages.len())
     }
 
     /// Returns the first message that is not done, in the order of the calls.
     #[inline]
     pub(super) fn first(&self) -> Option<&MessageEnd<'a>> {
-        self.messages.get(*self.heads.iter().min()?)
+        self.messages.get(*self.heads.iter().min()? as usize)
     }
 
     /// Returns the first message that is not done, or the last of all where all are done.
@@ -116,7 +119,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     pub(super) fn open(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
         let mut heads = self.heads.clone();
         heads.sort_unstable();
-        heads.into_iter().filter_map(|head| self.messages.get(head))
+        heads.into_iter().filter_map(|head| self.messages.get(head as usize))
     }
 
     /// Returns the first receive from any member, if no message was found for it.
@@ -138,13 +141,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     /// Returns the first of those for each peer, with which there may be one to send and one to
     /// receive.
     pub(super) fn open_by_peer(&self) -> impl Iterator<Item = &MessageEnd<'a>> {
-        let mut found = 0_u64;
-        self.open_with_peer().filter(move |message| {
-            let bit = 1 << message.state.peer;
-            let is_first = found & bit == 0;
-            found |= bit;
-            is_first
-        })
+        let (mut found, ranks) = (RankSet::default(), self.members.ranks());
+        self.open_with_peer().filter(move |message| found.insert(ranks[message.state.peer]))
     }
 
     /// Does what can be done now in each queue, without waiting; whether that was anything.
@@ -153,7 +151,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         let (mut has_moved, mut is_out_of_order, end) = (false, false, self.messages.len());
         let is_matching = self.matching.is_some();
         for head in &mut self.heads {
-            let mut at = *head;
+            let mut at = *head as usize;
             // What awaits its rendezvous get is passed over: as many messages as a pipe has slots.
             while let Some(message) = self.messages.get_mut(at) {
                 if is_matching && !message.is_sent() {
@@ -168,8 +166,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
                     }
                 }
                 let behind = self.behind.get(at).copied().unwrap_or(end);
-                if *head == at && message.state.is_done() {
-                    *head = behind;
+                if *head as usize == at && message.state.is_done() {
+                    *head = short_index(behind);
                 }
                 if !message.state.is_in_pipe() {
                     break;
@@ -194,8 +192,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         self.matching = Some(matching);
         let end = self.messages.len();
         for head in &mut self.heads {
-            while self.messages.get(*head).is_some_and(|message| message.state.is_done()) {
-                *head = self.behind.get(*head).copied().unwrap_or(end);
+            while self.messages.get(*head as usize).is_some_and(|message| message.state.is_done()) {
+                *head = short_index(self.behind.get(*head as usize).copied().unwrap_or(end));
             }
         }
         has_moved
@@ -313,6 +311,45 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
     #[inline]
     pub(super) fn flush(&mut self) -> Result<()> {
         self.pipework.flush_messages(self.members, self.kind)
+    }
+}
+
+/// Returns the index of a message as the heads of queues keep it.
+#[inline]
+fn short_index(at: usize) -> u32 {
+    u32::try_from(at).expect("a group has at most 65,536 calls")
+}
+
+/// The numbers of the queues of a batch.
+struct QueueNumbers {
+    /// The ends of pipes that have a queue, in the order of their numbers, in a short batch.
+    ends: ArrayVec<u16, SHORT>,
+    /// The number of each end of a pipe, in another one.
+    table: Vec<u16>,
+}
+
+impl QueueNumbers {
+    #[inline]
+    fn new(n_messages: usize, n_members: usize) -> Self {
+        let table = if n_messages > SHORT { vec![NONE; 2 * n_members] } else { Vec::new() };
+        Self { ends: ArrayVec::new(), table }
+    }
+
+    /// Returns the number of the queue of `end`: `next` where it had none.
+    #[inline]
+    fn number(&mut self, end: usize, next: usize) -> usize {
+        let short = |number: usize| u16::try_from(number).expect("there are at most 512 of them");
+        if let Some(number) = self.table.get_mut(end) {
+            if *number == NONE {
+                *number = short(next);
+            }
+            return usize::from(*number);
+        }
+        let found = self.ends.iter().position(|known| usize::from(*known) == end);
+        found.unwrap_or_else(|| {
+            self.ends.push(short(end));
+            next
+        })
     }
 }
 

@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 
 use super::state::{MessageStage, MessageState};
 use crate::collective::call::{CallSignature, Operation};
-use crate::rank::MAX_RANKS;
 
 /// The most bytes of one member's messages at which another one is passed over.
 pub(super) const LIMIT: u64 = 32 << 20;
@@ -87,8 +86,8 @@ impl UnexpectedMessages {
 
     /// Makes room for a message of `source` that was sent like `sent`; none if it has to wait.
     pub(super) fn admit(&mut self, source: usize, sent: CallSignature) -> Option<()> {
-        if self.by_source.is_empty() {
-            self.by_source.resize_with(MAX_RANKS as usize, Backlog::default);
+        if self.by_source.len() <= source {
+            self.by_source.resize_with(source + 1, Backlog::default);
         }
         let backlog = self.by_source.get_mut(source)?;
         if backlog.bytes >= LIMIT {

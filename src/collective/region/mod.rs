@@ -128,10 +128,12 @@ impl CommLayout {
     /// Returns the length of a slot of a pipe in bytes: smaller where there are many members.
     pub(crate) const fn slot_len(self) -> u64 {
         let fair = ((512 << 10) / PIPE_SLOTS / self.n_members).next_power_of_two();
+        // Of 64 members and more all inboxes take 2 MiB together.
+        let least = ((2 << 20) / PIPE_SLOTS / self.n_members).next_power_of_two();
         if fair > 64 << 10 {
             64 << 10
         } else if fair < 8 << 10 {
-            8 << 10
+            if least < 8 << 10 { least } else { 8 << 10 }
         } else {
             fair
         }
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_parts_follow_each_other_and_none_overlaps() {
-        for n in [1, 2, 3, 8, 64] {
+        for n in [1, 2, 3, 8, 64, 65, 256] {
             let layout = CommLayout::new(n);
             let starts = [
                 CommLayout::PARK,
@@ -255,7 +257,8 @@ mod tests {
             assert_eq!(layout.notice(n), layout.checks(0));
             assert_eq!(layout.checks(n), layout.inline_messages(0));
             assert!(layout.inline_messages(n) <= layout.eager_slot(0));
-            assert!(layout.bounce(n, 0) <= layout.len() && layout.fragment_len() >= 4 << 10);
+            let least = if n > 64 { 1 << 10 } else { 4 << 10 };
+            assert!(layout.bounce(n, 0) <= layout.len() && layout.fragment_len() >= least);
             assert_eq!(layout.eager_slot(LAP), layout.slot(0, 0));
             assert_eq!(layout.slot(n - 1, PIPE_SLOTS), layout.send_staging());
             assert_eq!(layout.send_staging() + layout.send_staging_len(), layout.staging());

@@ -226,7 +226,7 @@ pub(crate) type PerMember<T> = ArrayVec<T, { MAX_RANKS as usize }>;
 /// error.
 ///
 /// It fills a table where that stays. One that is collected into a `Result` is moved several times,
-/// all of its 64 places, which takes as long as the rest of a short call.
+/// all of its 256 places, which takes as long as the rest of a short call.
 ///
 /// # Errors
 /// That of the first item that is one.

@@ -93,7 +93,7 @@ impl CallBoard {
             call: self.reported_call.is_none().then(small),
             kind: 0,
             step: self.reported_call.map_or(0, |_| self.sequence.wrapping_sub(self.posted)),
-            awaited: awaited.bits(),
+            awaited,
         }
     }
 }

@@ -30,14 +30,6 @@ use crate::error::Result;
 const SEAT_BITS: usize = 4;
 /// ChannelSlots in a word.
 const PER_WORD: usize = 64 / SEAT_BITS;
-/// Words that name a slot for each of 64 members.
-const SEAT_WORDS: usize = 64 / PER_WORD;
-
-/// What a member tells at a meeting: 1 if nothing has failed here, and the numbers towards all
-/// members.
-type SlotNotice = [u64; 1 + SEAT_WORDS];
-
-const _: () = assert!(SEAT_WORDS < INLINE_WORDS);
 
 /// Takes a slot towards each other member, within `operation`, in which all members call this as
 /// `signature` says. A member that is not `ready` to go on takes part all the same, to say so.
@@ -79,6 +71,19 @@ fn are_alike(answers: &[Vec<u64>]) -> bool {
 fn number(notice: &[u64], member: usize) -> u32 {
     let word = notice[1 + member / PER_WORD] >> (member % PER_WORD * SEAT_BITS);
     u32::try_from(word & ((1 << SEAT_BITS) - 1)).expect("it has four bits")
+}
+
+/// Returns what a member tells: 1 if nothing has failed here, and its `numbers` towards all
+/// members.
+fn notice(numbers: &[u32], is_ok: bool) -> Vec<u64> {
+    let word = |numbers: &[u32]| {
+        let placed = numbers
+            .iter()
+            .enumerate()
+            .map(|(place, number)| u64::from(number % MAX_CHANNELS_PER_PEER) << (place * SEAT_BITS));
+        placed.fold(0, std::ops::BitOr::bitor)
+    };
+    std::iter::once(is_ok.into()).chain(numbers.chunks(PER_WORD).map(word)).collect()
 }
 
 /// One member's side.
@@ -145,7 +150,7 @@ impl SlotAgreement {
     }
 
     /// Tells all members the numbers of this one, or that it has failed, and returns what they have
-    /// told if none has.
+    /// told if none has: 1, and the numbers. Up to 160 members tell it by one post, others by two.
     fn tell(
         &self,
         members: &mut Members,
@@ -153,15 +158,13 @@ impl SlotAgreement {
         signature: CallSignature,
         outcome: &mut Result<()>,
     ) -> Result<Vec<Vec<u64>>> {
-        let mut notice: SlotNotice = [0; 1 + SEAT_WORDS];
-        notice[0] = u64::from(outcome.is_ok());
-        for (member, slot) in self.numbers.iter().enumerate() {
-            let number = u64::from(slot % MAX_CHANNELS_PER_PEER);
-            notice[1 + member / PER_WORD] |= number << (member % PER_WORD * SEAT_BITS);
+        let mut told = vec![Vec::new(); members.n_members()];
+        for words in notice(&self.numbers, outcome.is_ok()).chunks(INLINE_WORDS) {
+            // The call was counted as its members came to it.
+            members.board.count_inner_steps(1);
+            let more = members.exchange(operation, signature, words)?;
+            told.iter_mut().zip(more).for_each(|(told, more)| told.extend(more));
         }
-        // The call was counted as its members came to it.
-        members.board.count_inner_steps(1);
-        let told = members.exchange(operation, signature, &notice)?;
         std::mem::replace(outcome, Ok(()))?;
         match told.iter().position(|words| words[0] == 0) {
             None => Ok(told),
@@ -178,11 +181,16 @@ mod tests {
     use crate::rank::MAX_RANKS;
 
     #[test]
-    fn a_notice_has_room_for_a_seat_towards_every_member() {
+    fn a_notice_names_a_slot_towards_every_member() {
         assert_eq!(1 << SEAT_BITS, MAX_CHANNELS_PER_PEER);
-        assert!(SEAT_WORDS * PER_WORD >= MAX_RANKS as usize);
-        let notice = [1, 0xf, 0, 0x70, 0];
-        assert_eq!((number(&notice, 0), number(&notice, 1), number(&notice, 33)), (15, 0, 7));
+        for n_members in [1, 15, 16, 17, 64, 65, 160, 161, MAX_RANKS] {
+            let numbers: Vec<_> = (0..n_members).map(|member| (member * 7 + 3) % 16).collect();
+            let notice = notice(&numbers, true);
+            assert!((0..).zip(&numbers).all(|(member, &expected)| number(&notice, member) == expected));
+            let is_one_post = notice.len() <= INLINE_WORDS;
+            assert_eq!((notice[0], is_one_post), (1, n_members <= 160), "{n_members} members");
+        }
+        assert_eq!(notice(&[16; 3], false), [0, 0], "no slot yet");
     }
 
     #[test]

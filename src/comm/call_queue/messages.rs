@@ -259,7 +259,7 @@ impl LongWait for MessagesWait<'_> {
 
     fn seen(&self) -> WaitingIn {
         let (call, awaited) = self.0.state.look(|state| (state.messages.call(), state.awaited()));
-        let awaited = awaited.map_or(0, RankSet::bits);
+        let awaited = awaited.unwrap_or_default();
         WaitingIn { call: Some((call.unwrap_or(CallSignature::NONE).words(), 0)), kind: 0, step: 0, awaited }
     }
 }

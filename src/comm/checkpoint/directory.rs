@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_names_a_generation_is_read_as_it_was_written_and_not_with_any_bit_flipped() {
-        for ranks in [1, 2, 64] {
+        for ranks in [1, 2, 64, 256] {
             let part =
                 |rank: u32| PartDigest { digest: rank.wrapping_mul(0x9e37_79b9), len: u64::from(rank) << 33 };
             let current = Current { generation: 77, parts: (0..ranks).map(part).collect() };

@@ -83,7 +83,7 @@ impl Stream {
 
     /// Checks `len` bytes at a place of the communicator, and returns the same place of the job.
     fn locate(&self, place: HeapPlace, len: u64) -> Result<HeapPlace> {
-        let n_ranks = u32::try_from(self.members.len()).expect("at most 64 members");
+        let n_ranks = u32::try_from(self.members.len()).expect("at most 256 members");
         let missing = Error::InvalidRank { rank: place.rank.get(), n_ranks };
         let rank = self.members.get(place.rank.index()).copied().ok_or(missing)?;
         self.context.heap().view().check(rank, Region::new(place.offset, len))?;

@@ -127,11 +127,11 @@ fn a_piece_of_a_split_transfer_resolves_to_the_bytes_that_were_meant() {
     let at = |rank, offset| HeapPlace { rank: Rank::known(rank), offset: HeapOffset::new(offset) };
     let mut done = 0;
     for piece in windows.split(at(0, 4001), at(1, 8190), 10_000).unwrap() {
-        let source = registrar.table.resolve(piece.source, piece.source_offset, piece.len).unwrap();
-        let target = registrar.table.resolve(piece.target, piece.target_offset, piece.len).unwrap();
-        assert_eq!(source, (Rank::known(0), region(4001 + done, piece.len.into())));
-        assert_eq!(target, (Rank::known(1), region(8190 + done, piece.len.into())));
-        done += u64::from(piece.len);
+        let source = registrar.table.resolve(piece.source, piece.source_offset, piece.len.get()).unwrap();
+        let target = registrar.table.resolve(piece.target, piece.target_offset, piece.len.get()).unwrap();
+        assert_eq!(source, (Rank::known(0), region(4001 + done, piece.len.get().into())));
+        assert_eq!(target, (Rank::known(1), region(8190 + done, piece.len.get().into())));
+        done += u64::from(piece.len.get());
     }
     assert_eq!(done, 10_000);
 }

@@ -211,10 +211,10 @@ fn a_transfer_split_into_small_windows_and_looked_up_by_id_is_the_same_copy() {
     heap.span(Rank::known(0), whole).unwrap().copy_in(16_383, &pattern).unwrap();
     let (source, target) = (place(0, whole, 16_383), place(1, whole, 777));
     for piece in windows.split(source, target, 100_001).unwrap() {
-        let from = table.resolve(piece.source, piece.source_offset, piece.len).unwrap();
-        let to = table.resolve(piece.target, piece.target_offset, piece.len).unwrap();
+        let from = table.resolve(piece.source, piece.source_offset, piece.len.get()).unwrap();
+        let to = table.resolve(piece.target, piece.target_offset, piece.len.get()).unwrap();
         let at = |(rank, region): (Rank, Region)| HeapPlace { rank, offset: region.offset };
-        heap.copy(at(from), at(to), piece.len.into(), CacheHint::Keep).unwrap();
+        heap.copy(at(from), at(to), piece.len.get().into(), CacheHint::Keep).unwrap();
     }
     let got = bytes(&heaps[1], 1, whole);
     assert_eq!(got[777..777 + pattern.len()], pattern);

@@ -278,7 +278,7 @@ fn places_that_are_too_short_or_too_many_are_refused() {
         assert!(matches!(run(&[source], count), Err(Error::OutOfRange { .. })), "{count}");
     }
     assert!(matches!(run(&[], 1), Err(Error::InvalidArgument { value: 0, .. })));
-    assert!(matches!(run(&[source; 65], 1), Err(Error::InvalidArgument { value: 65, .. })));
+    assert!(matches!(run(&[source; 257], 1), Err(Error::InvalidArgument { value: 257, .. })));
     let absent = Source::fresh(SourcePlace::Target(1));
     assert!(matches!(run(&[absent], 1), Err(Error::InvalidArgument { value: 1, .. })));
     assert_eq!(out, [GUARD; 24]);
@@ -286,14 +286,58 @@ fn places_that_are_too_short_or_too_many_are_refused() {
 }
 
 #[test]
-fn sixty_four_sources_reach_sixty_four_targets() {
-    let reducer = Reducer::new(DataType::U32, &ReduceOp::Sum, 64).unwrap();
-    let inputs: Vec<[u8; 12]> = (0..64_u32).map(|k| bytemuck::cast([k, 2 * k, 1])).collect();
-    let sources: Vec<_> = inputs.iter().map(|input| Source::fresh(SourcePlace::Slice(input))).collect();
-    let mut outputs = [[0_u8; 12]; 64];
-    let mut targets: Vec<_> = outputs.iter_mut().map(|output| Target::Slice(output)).collect();
-    reducer.combine(&sources, &mut targets, 3, true).unwrap();
-    assert!(outputs.iter().all(|&output| bytemuck::cast::<_, [u32; 3]>(output) == [2016, 4032, 64]));
+fn as_many_sources_as_there_can_be_ranks_reach_as_many_targets() {
+    for n in [8, 9, 64, 65, 128, 256_u32] {
+        let reducer = Reducer::new(DataType::U32, &ReduceOp::Sum, n).unwrap();
+        let inputs: Vec<[u8; 12]> = (0..n).map(|k| bytemuck::cast([k, 2 * k, 1])).collect();
+        let sources: Vec<_> = inputs.iter().map(|input| Source::fresh(SourcePlace::Slice(input))).collect();
+        let mut outputs = vec![[0_u8; 12]; n as usize];
+        let mut targets: Vec<_> = outputs.iter_mut().map(|output| Target::Slice(output)).collect();
+        reducer.combine(&sources, &mut targets, 3, true).unwrap();
+        let sum = n * (n - 1) / 2;
+        assert!(outputs.iter().all(|&output| bytemuck::cast::<_, [u32; 3]>(output) == [sum, 2 * sum, n]));
+    }
+}
+
+#[test]
+fn an_average_of_as_many_as_there_can_be_ranks_is_that_of_their_numbers() {
+    fn average<T: bytemuck::Pod + PartialEq + std::fmt::Debug>(dtype: DataType, n: u32, inputs: &[T]) -> T {
+        let reducer = Reducer::new(dtype, &ReduceOp::Avg, n).unwrap();
+        let bytes = inputs.iter().map(bytemuck::bytes_of);
+        let sources: Vec<_> = bytes.map(|input| Source::fresh(SourcePlace::Slice(input))).collect();
+        let mut output = T::zeroed();
+        let target = Target::Slice(bytemuck::bytes_of_mut(&mut output));
+        reducer.combine(&sources, &mut [target], 1, true).unwrap();
+        output
+    }
+    for n in [64, 65, 127, 128, 129, 255, 256] {
+        let inputs = |value: i64| (0..n).map(move |_| value);
+        // Sums of short integers wrap; that of one input that is not zero does not.
+        let i8s: Vec<_> = (1..n).map(|_| 0).chain([i8::MIN]).collect();
+        assert_eq!(i64::from(average(DataType::I8, n, &i8s)), -128 / i64::from(n), "{n}");
+        let u8s: Vec<_> = (1..n).map(|_| 0).chain([u8::MAX]).collect();
+        assert_eq!(u32::from(average(DataType::U8, n, &u8s)), 255 / n, "{n}");
+        let i64s: Vec<_> = inputs(-7).collect();
+        assert_eq!(average(DataType::I64, n, &i64s), -7);
+        // A power of two near the largest number: multiples of its shares are exact.
+        let huge = 2_f32.powi(126);
+        let floats: Vec<_> = inputs(1).map(|_| huge).collect();
+        assert_eq!(average(DataType::F32, n, &floats), huge, "{n}: scaled before it overflows");
+    }
+}
+
+#[test]
+fn each_of_many_sources_is_scaled_when_it_is_an_original_input() {
+    let scaled = ReduceOp::PreMulSum(Scalar::new(10_u64));
+    let reducer = Reducer::new(DataType::U64, &scaled, 256).unwrap();
+    let ones = 1_u64.to_ne_bytes();
+    for fresh in [0_usize, 1, 63, 64, 127, 128, 255] {
+        let source = |index| Source { place: SourcePlace::Slice(&ones), fresh: index == fresh };
+        let sources: Vec<_> = (0..256).map(source).collect();
+        let mut output = [0; 8];
+        reducer.combine(&sources, &mut [Target::Slice(&mut output)], 1, true).unwrap();
+        assert_eq!(u64::from_ne_bytes(output), 255 + 10, "source {fresh}");
+    }
 }
 
 #[test]
@@ -305,7 +349,7 @@ fn an_operator_for_another_type_is_refused() {
     }
     Reducer::new(DataType::I32, &custom, 2).unwrap();
     Reducer::new(DataType::F32, &scaled, 2).unwrap();
-    for n_ranks in [0, 65] {
+    for n_ranks in [0, 257] {
         assert!(Reducer::new(DataType::I32, &ReduceOp::Sum, n_ranks).is_err());
     }
 }

@@ -134,7 +134,7 @@ fn there_is_a_cell_for_every_rank_and_no_more_than_ranks() {
         LifeLock::take(kernel, Threads(cells(2)), None, rank(2), |_| {}),
         Err(Error::InvalidRank { rank: 2, n_ranks: 2 })
     ));
-    assert!(LifeLock::take(kernel, Threads(cells(65)), None, rank(0), |_| {}).is_err());
+    assert!(LifeLock::take(kernel, Threads(cells(257)), None, rank(0), |_| {}).is_err());
 }
 
 /// The cells of a job whose ranks are processes: the page behind a descriptor.

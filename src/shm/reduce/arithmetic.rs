@@ -236,7 +236,7 @@ pub(super) fn scalar_of<T: Arithmetic>(word: u64) -> T::Register {
 /// The way to a kernel (operands, addresses, blocks of four lengths) takes several times as long as
 /// the arithmetic on one word. The result is the same to the last bit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WordKernel(fn(&[u64], u64, u8) -> u64);
+pub(crate) struct WordKernel(fn(&[u64], u64, u16) -> u64);
 
 impl WordKernel {
     pub(super) const fn of<T: Arithmetic, O: ElementOperator<T::Register>>() -> Self {
@@ -249,12 +249,12 @@ impl WordKernel {
     /// `scalar` begins with the bytes of the element to scale all of them by; `divisor` is what an
     /// average divides by, not zero.
     #[inline]
-    pub(crate) fn run(self, words: &[u64], scalar: u64, divisor: u8) -> u64 {
+    pub(crate) fn run(self, words: &[u64], scalar: u64, divisor: u16) -> u64 {
         (self.0)(words, scalar, divisor)
     }
 }
 
-fn combine<T: Arithmetic, O: ElementOperator<T::Register>>(words: &[u64], scalar: u64, divisor: u8) -> u64 {
+fn combine<T: Arithmetic, O: ElementOperator<T::Register>>(words: &[u64], scalar: u64, divisor: u16) -> u64 {
     let (share, divisor) = T::Register::mean_terms(divisor);
     let scalar = O::factor(scalar_of::<T>(scalar), share);
     match *words {
@@ -268,7 +268,7 @@ fn combine<T: Arithmetic, O: ElementOperator<T::Register>>(words: &[u64], scalar
 fn combine_among<T: Arithmetic, O: ElementOperator<T::Register>>(
     words: &[u64],
     scalar: T::Register,
-    divisor: T::Register,
+    divisor: <T::Register as Numeric>::Divisor,
 ) -> u64 {
     let mut result = [0; size_of::<u64>()];
     for (lane, place) in result.chunks_exact_mut(size_of::<T>()).enumerate() {

@@ -18,7 +18,7 @@ use std::ops::Range;
 use super::arithmetic::{Arithmetic, WordKernel, scalar_of};
 use super::instructions::{Instructions, Portable};
 use super::operator::{ElementOperator, Numeric};
-use super::places::OperandAddresses;
+use super::places::{FreshSources, OperandAddresses};
 use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
 use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::copy::StorePolicy;
@@ -73,7 +73,7 @@ pub(crate) struct Terms<'a> {
     /// begins with the bytes of an element.
     pub(crate) scalars: &'a [u64],
     /// What an average divides by, not zero.
-    pub(crate) divisor: u8,
+    pub(crate) divisor: u16,
 }
 
 /// One run of a kernel.
@@ -258,10 +258,10 @@ struct BlockLoop<'a, I, T: Arithmetic, O> {
     /// One of each source, or one of all.
     scalars: &'a [u64],
     targets: &'a [*mut u8],
-    fresh: u64,
+    fresh: FreshSources,
     /// What an average multiplies the fresh sources by, and what it divides by at the end.
     share: T::Register,
-    divisor: T::Register,
+    divisor: <T::Register as Numeric>::Divisor,
     code: PhantomData<(I, O)>,
 }
 
@@ -359,7 +359,7 @@ impl<I: Instructions, T: Arithmetic, O: ElementOperator<T::Register>> BlockLoop<
         let block = unsafe { source.cast::<[T; L]>().read_unaligned() };
         // SAFETY: the caller's contract.
         let mut numbers = unsafe { T::widen_block::<I, L>(block) };
-        if O::SCALES && self.fresh >> index & 1 == 1 {
+        if O::SCALES && self.fresh[index / 64] >> (index % 64) & 1 == 1 {
             let scalar = self.scalars[index.min(self.scalars.len() - 1)];
             let scalar = O::factor(scalar_of::<T>(scalar), self.share);
             for number in &mut numbers {

@@ -7,12 +7,14 @@ use std::ops::{BitAnd, BitOr, BitXor};
 /// Integers wrap. Floats follow IEEE 754 without contraction; their minimum and maximum are the
 /// standard's `minimum` and `maximum`: NaN if either is NaN, and -0 is less than +0.
 pub(crate) trait Numeric: bytemuck::Pod {
+    /// What an average divides by: a number that holds any number of ranks.
+    type Divisor: Copy + std::fmt::Debug;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn least(self, other: Self) -> Self;
     fn greatest(self, other: Self) -> Self;
     /// Divides by a number that is not zero; integers truncate toward zero.
-    fn divide(self, divisor: Self) -> Self;
+    fn divide(self, divisor: Self::Divisor) -> Self;
     /// Returns the number as it may be stored: every NaN becomes the same one.
     fn settle(self) -> Self;
     /// Whether an average multiplies its inputs before it adds them.
@@ -22,7 +24,7 @@ pub(crate) trait Numeric: bytemuck::Pod {
     ///
     /// Floats are multiplied by a power of two, `1 / n` or less. So no sum overflows, and the
     /// result is that of the sum divided by `n` to the last bit, unless it is subnormal.
-    fn mean_terms(n: u8) -> (Self, Self);
+    fn mean_terms(n: u16) -> (Self, Self::Divisor);
 }
 
 /// A number whose bits can be combined one by one.
@@ -32,8 +34,10 @@ pub(crate) trait Bits:
 }
 
 macro_rules! integer {
-    ($($number:ty: $one:ident / $divisor:ident => $quotient:expr;)*) => {$(
+    ($($number:ty: $one:ident / $divisor:ident: $as:ty => $quotient:expr;)*) => {$(
         impl Numeric for $number {
+            type Divisor = $as;
+
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -60,7 +64,7 @@ macro_rules! integer {
                 clippy::cast_sign_loss,
                 reason = "a quotient is no longer than its dividend, and has a sign only if that has"
             )]
-            fn divide(self, $divisor: Self) -> Self {
+            fn divide(self, $divisor: $as) -> Self {
                 let $one = self;
                 $quotient
             }
@@ -73,8 +77,8 @@ macro_rules! integer {
             const SCALES_MEAN: bool = false;
 
             #[inline(always)]
-            fn mean_terms(n: u8) -> (Self, Self) {
-                (1, Self::try_from(n).expect("at most MAX_PLACES, which every integer holds"))
+            fn mean_terms(n: u16) -> (Self, $as) {
+                (1, <$as>::from(n))
             }
         }
 
@@ -85,6 +89,8 @@ macro_rules! integer {
 macro_rules! float {
     ($($number:ty),*) => {$(
         impl Numeric for $number {
+            type Divisor = Self;
+
             #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self + other
@@ -123,7 +129,7 @@ macro_rules! float {
             const SCALES_MEAN: bool = true;
 
             #[inline(always)]
-            fn mean_terms(n: u8) -> (Self, Self) {
+            fn mean_terms(n: u16) -> (Self, Self) {
                 let share = 1.0 / Self::from(n.next_power_of_two());
                 (share, Self::from(n) * share)
             }
@@ -132,18 +138,18 @@ macro_rules! float {
 }
 
 // Shorter integers are divided as floats that hold them exactly, for which there are vector
-// instructions. A quotient that is not whole is at least 1 / MAX_PLACES away from the next whole
+// instructions. A quotient that is not whole is at least 1 / divisor away from the next whole
 // number, much further than rounding moves it. So the quotient of the floats, without its fraction,
 // is the quotient of the integers.
 integer! {
-    i8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
-    u8: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
-    i16: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
-    u16: one / divisor => (f32::from(one) / f32::from(divisor)) as Self;
-    i32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
-    u32: one / divisor => (f64::from(one) / f64::from(divisor)) as Self;
-    i64: one / divisor => one.wrapping_div(divisor);
-    u64: one / divisor => one.wrapping_div(divisor);
+    i8: one / divisor: f32 => (f32::from(one) / divisor) as Self;
+    u8: one / divisor: f32 => (f32::from(one) / divisor) as Self;
+    i16: one / divisor: f32 => (f32::from(one) / divisor) as Self;
+    u16: one / divisor: f32 => (f32::from(one) / divisor) as Self;
+    i32: one / divisor: f64 => (f64::from(one) / divisor) as Self;
+    u32: one / divisor: f64 => (f64::from(one) / divisor) as Self;
+    i64: one / divisor: i64 => one.wrapping_div(divisor);
+    u64: one / divisor: u64 => one.wrapping_div(divisor);
 }
 float!(f32, f64);
 
@@ -167,7 +173,7 @@ pub(crate) trait ElementOperator<R: Numeric>: 'static {
 
     /// Takes the last step, before the result is stored.
     #[inline(always)]
-    fn finish(result: R, _divisor: R) -> R {
+    fn finish(result: R, _divisor: R::Divisor) -> R {
         result
     }
 }
@@ -260,7 +266,7 @@ impl<R: Numeric> ElementOperator<R> for Mean {
     }
 
     #[inline(always)]
-    fn finish(result: R, divisor: R) -> R {
+    fn finish(result: R, divisor: R::Divisor) -> R {
         result.divide(divisor)
     }
 }
@@ -276,31 +282,31 @@ mod tests {
 
     #[test]
     fn division_by_way_of_floats_is_that_of_integers() {
-        for divisor in 1..=u8::try_from(MAX_PLACES).unwrap() {
+        for divisor in 1..=u16::try_from(MAX_PLACES).unwrap() {
+            let (terms, signed) = (f32::from(divisor), divisor.cast_signed());
             for one in 0..=u8::MAX {
-                assert_eq!(one.divide(divisor), one / divisor);
-                let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
-                assert_eq!(one.divide(divisor), one / divisor);
+                assert_eq!(u16::from(one.divide(terms)), u16::from(one) / divisor);
+                let one = one.cast_signed();
+                assert_eq!(i16::from(one.divide(terms)), i16::from(one) / signed);
             }
-            let divisor = u16::from(divisor);
             for one in 0..=u16::MAX {
-                assert_eq!(one.divide(divisor), one / divisor);
-                let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
-                assert_eq!(one.divide(divisor), one / divisor);
+                assert_eq!(one.divide(terms), one / divisor);
+                let one = one.cast_signed();
+                assert_eq!(one.divide(terms), one / signed);
             }
-            let divisor = u32::from(divisor);
+            let (terms, divisor) = (f64::from(divisor), u32::from(divisor));
             // All quotients near which the result turns are multiples; the farthest from zero are
             // rounded most.
             for multiple in (0..=u32::MAX / divisor).step_by(9_999_991).chain([u32::MAX / divisor]) {
                 for one in [multiple * divisor, (multiple * divisor).wrapping_sub(1), u32::MAX] {
-                    assert_eq!(one.divide(divisor), one / divisor);
+                    assert_eq!(one.divide(terms), one / divisor);
                     let (one, divisor) = (one.cast_signed(), divisor.cast_signed());
-                    assert_eq!(one.divide(divisor), one / divisor);
+                    assert_eq!(one.divide(terms), one / divisor);
                 }
             }
             let divisor = divisor.cast_signed();
-            assert_eq!(i32::MIN.divide(divisor), i32::MIN / divisor);
-            assert_eq!(i32::MAX.divide(divisor), i32::MAX / divisor);
+            assert_eq!(i32::MIN.divide(terms), i32::MIN / divisor);
+            assert_eq!(i32::MAX.divide(terms), i32::MAX / divisor);
         }
     }
 }

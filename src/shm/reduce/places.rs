@@ -1,5 +1,7 @@
 //! From places to addresses: the checks of a combination, done once per call.
 
+use arrayvec::ArrayVec;
+
 use super::{MAX_PLACES, Source, SourcePlace, Target};
 use crate::error::{Error, Result};
 use crate::shm::copy::CopyKernel;
@@ -8,14 +10,20 @@ use crate::shm::mapping::to_usize;
 /// Few enough places for small tables, which cost nothing to clear.
 const FEW: usize = 8;
 
+/// Places for tables that still cost little.
+const MANY: usize = 64;
+
+/// Words with a bit for each source.
+pub(super) type FreshSources = [u64; MAX_PLACES.div_ceil(64)];
+
 /// The addresses of a combination: readable, or readable and writable, for [`len`](Self::len) bytes
 /// each; no target overlaps another place unless it is the very same bytes.
 #[derive(Debug)]
 pub(crate) struct OperandAddresses<'a> {
     sources: &'a [*const u8],
     targets: &'a [*mut u8],
-    /// Bit k: source k is an original input.
-    fresh: u64,
+    /// Bit `k % 64` of word `k / 64`: source k is an original input.
+    fresh: FreshSources,
     len: usize,
 }
 
@@ -38,6 +46,8 @@ pub(crate) fn with_addresses<R>(
     check_number("number of targets", targets.len())?;
     if sources.len() <= FEW && targets.len() <= FEW {
         resolve::<FEW, R>(sources, targets, len, action)
+    } else if sources.len() <= MANY && targets.len() <= MANY {
+        resolve::<MANY, R>(sources, targets, len, action)
     } else {
         resolve::<MAX_PLACES, R>(sources, targets, len, action)
     }
@@ -57,10 +67,10 @@ fn resolve<const N: usize, R>(
     }
     let sinks = &sinks[..targets.len()];
     let mut origins = [std::ptr::null(); N];
-    let mut fresh = 0;
+    let mut fresh = FreshSources::default();
     for (index, source) in sources.iter().enumerate() {
         origins[index] = source.place.locate(len, sinks)?;
-        fresh |= u64::from(source.fresh) << index;
+        fresh[index / 64] |= u64::from(source.fresh) << (index % 64);
     }
     let origins = &origins[..sources.len()];
     check_overlap(origins, sinks, len)?;
@@ -69,7 +79,7 @@ fn resolve<const N: usize, R>(
 
 #[inline]
 fn check_number(name: &'static str, number: usize) -> Result<()> {
-    if (1..=MAX_PLACES).contains(&number) { Ok(()) } else { Err(invalid(name, number, "from 1 to 64")) }
+    if (1..=MAX_PLACES).contains(&number) { Ok(()) } else { Err(invalid(name, number, "from 1 to 256")) }
 }
 
 /// # Errors
@@ -140,7 +150,7 @@ impl OperandAddresses<'_> {
     }
 
     #[inline]
-    pub(super) fn fresh(&self) -> u64 {
+    pub(super) fn fresh(&self) -> FreshSources {
         self.fresh
     }
 
@@ -187,13 +197,10 @@ impl OperandAddresses<'_> {
         let (&first, others) = self.targets.split_first().expect("a combination has a target");
         for start in (0..self.len).step_by(piece) {
             let len = piece.min(self.len - start);
-            let mut sources = [std::ptr::null(); MAX_PLACES];
-            for (part, source) in sources.iter_mut().zip(self.sources) {
-                *part = source.wrapping_add(start);
-            }
+            let sources: ArrayVec<_, MAX_PLACES> =
+                self.sources.iter().map(|source| source.wrapping_add(start)).collect();
             let done = first.wrapping_add(start);
-            let (sources, targets) = (&sources[..self.sources.len()], &[done][..]);
-            combine(&OperandAddresses { sources, targets, fresh: self.fresh, len });
+            combine(&OperandAddresses { sources: &sources, targets: &[done], fresh: self.fresh, len });
             for other in others.iter().filter(|&&other| other != first) {
                 // SAFETY: `len` bytes from `start` on are within both places, which do not overlap,
                 // as they are not the same (`check_overlap`); the kernel is supported, asserted

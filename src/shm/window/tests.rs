@@ -1,4 +1,5 @@
 use super::*;
+use crate::rank::MAX_RANKS;
 use crate::shm::segment::MAX_LEN;
 use crate::shm::{Backing, Identity};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +70,7 @@ fn a_place_takes_one_segment_that_fits() {
 #[test]
 fn a_window_of_a_bad_shape_is_refused() {
     for (n_ranks, stride) in
-        [(0, PAGE), (65, PAGE), (1, 0), (1, 1), (1, PAGE + 1), (1, 2 * MAX_LEN), (1, u64::MAX)]
+        [(0, PAGE), (257, PAGE), (1, 0), (1, 1), (1, PAGE + 1), (1, 2 * MAX_LEN), (1, u64::MAX)]
     {
         assert!(
             matches!(Window::reserve(n_ranks, stride), Err(Error::InvalidArgument { .. })),
@@ -80,8 +81,8 @@ fn a_window_of_a_bad_shape_is_refused() {
 
 #[test]
 fn many_long_places_cost_no_memory() {
-    let window = Window::reserve(64, 64 << 30).unwrap();
-    assert_eq!(window.n_ranks(), 64);
+    let window = Window::reserve(MAX_RANKS, 64 << 30).unwrap();
+    assert_eq!(window.n_ranks(), MAX_RANKS);
     assert_eq!(window.stride, 64 << 30);
 }
 

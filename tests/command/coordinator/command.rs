@@ -263,9 +263,9 @@ fn a_device_is_read_piece_by_piece_until_the_reader_has_enough() {
 fn numbers_that_cannot_be_are_wrong_usage_and_others_are_refused_and_none_of_them_changes_anything() {
     let pool = Pool::start("numbers", 1);
     for (words, told) in [
-        ("init 0", "0 is not in 1..=64; try 'shmccl ctl init --help'"),
-        ("init 65", "65 is not in 1..=64; try 'shmccl ctl init --help'"),
-        ("init -1", "'-1' for '<N>': -1 is not in 1..=64; try 'shmccl ctl init --help'"),
+        ("init 0", "0 is not in 1..=256; try 'shmccl ctl init --help'"),
+        ("init 257", "257 is not in 1..=256; try 'shmccl ctl init --help'"),
+        ("init -1", "'-1' for '<N>': -1 is not in 1..=256; try 'shmccl ctl init --help'"),
         ("put-h2d -1 0x1000", "invalid value '-1' for '<DEVICE>'"),
         ("get-d2h 1 0x1000 -1", "invalid value '-1' for '<LEN>'"),
         ("group end one", "try 'shmccl ctl group end --help'"),

@@ -27,8 +27,8 @@ fn several_devices_join_at_once_and_each_has_the_rank_that_the_status_tells() {
 fn a_communicator_grows_only_when_it_is_ready_and_there_are_not_too_many() {
     let mut pool = Pool::start("refused", 3);
     pool.ctl("init 2").line();
-    let too_many = pool.ctl("grow 1 63");
-    assert!(too_many.error().contains("a communicator of 65 devices was asked for, expected 1 to 64"));
+    let too_many = pool.ctl("grow 1 255");
+    assert!(too_many.error().contains("a communicator of 257 devices was asked for, expected 1 to 256"));
     pool.ctl("group start 1").line();
     assert!(pool.ctl("grow 1").error().contains("has a group that has not ended"));
     pool.ctl("call 1 all_reduce -n 8 --send 0x1000").line();

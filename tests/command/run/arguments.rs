@@ -34,8 +34,8 @@ fn a_program_that_cannot_run_is_one_line_and_the_exit_code_of_a_shell() {
 #[test]
 fn wrong_usage_is_one_line_that_names_the_help_of_run() {
     for (words, part) in [
-        (&["-n", "65", "--", "true"][..], "65 is not in 1..=64"),
-        (&["-n", "0", "--", "true"], "0 is not in 1..=64"),
+        (&["-n", "257", "--", "true"][..], "257 is not in 1..=256"),
+        (&["-n", "0", "--", "true"], "0 is not in 1..=256"),
         (&["--", "true"], "--ranks <N>"),
         (&["-n", "2"], "<PROGRAM>"),
         (&["-n", "2", "--heap", "4Q", "--", "true"], "expected a whole number"),

@@ -13,7 +13,7 @@ use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Transport;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
-use crate::rank::{MAX_RANKS, Rank};
+use crate::rank::{MAX_RANKS, Rank, RankSet};
 use crate::reduce::DataType;
 
 /// Executes the worker's call by `algorithm`, among two members or more.
@@ -28,7 +28,13 @@ pub(in crate::collective) fn run<L: Link>(
         return Ok(());
     }
     let (members, call) = (worker.pipes.members, worker.call);
-    let mut steps = Steps { pipes: &mut worker.pipes, members, call, held: 0, sent_to: 0 };
+    let mut steps = Steps {
+        pipes: &mut worker.pipes,
+        members,
+        call,
+        held: RankSet::default(),
+        sent_to: RankSet::default(),
+    };
     // Unwinding past here would leave messages for the next call to find.
     let guard = EndsEpoch(members);
     let done = algorithm.run(&mut steps);
@@ -56,23 +62,23 @@ pub struct Steps<'a> {
     pipes: &'a mut dyn Transport,
     members: &'a Members,
     call: &'a Call<'a>,
-    /// Ranks, by bits, whose last message was not given back.
-    held: u64,
-    /// Ranks, by bits, that something was sent to.
-    sent_to: u64,
+    /// Members whose last message was not given back.
+    held: RankSet,
+    /// Members that something was sent to.
+    sent_to: RankSet,
 }
 
 impl Steps<'_> {
     /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        Rank::known(u32::try_from(self.members.me()).expect("at most 64 members"))
+        Rank::known(u32::try_from(self.members.me()).expect("at most 256 members"))
     }
 
     /// Returns how many ranks there are: at least two.
     #[must_use]
     pub fn n_ranks(&self) -> u32 {
-        u32::try_from(self.members.n_members()).expect("at most 64 members")
+        u32::try_from(self.members.n_members()).expect("at most 256 members")
     }
 
     /// Returns the rank after this one, in a ring.
@@ -96,7 +102,7 @@ impl Steps<'_> {
     /// Returns the rank at the root, where the operation has one.
     #[must_use]
     pub fn root(&self) -> Option<Rank> {
-        let root = Rank::known(u32::try_from(self.call.root).expect("at most 64 members"));
+        let root = Rank::known(u32::try_from(self.call.root).expect("at most 256 members"));
         self.operation().has_root().then_some(root)
     }
 
@@ -161,7 +167,7 @@ impl Steps<'_> {
         if message.is_empty() {
             return Ok(());
         }
-        self.sent_to |= 1 << peer;
+        self.sent_to.insert(to);
         self.pipes.send(peer, message.region.offset, message.len())
     }
 
@@ -179,7 +185,7 @@ impl Steps<'_> {
         }
         self.release(from)?;
         let start = self.pipes.receive(peer)?;
-        self.held |= 1 << peer;
+        self.held.insert(from);
         Ok(Place::made(Region::new(start, len)))
     }
 
@@ -190,8 +196,7 @@ impl Steps<'_> {
     /// [`Error::InvalidRank`] and [`Error::InvalidArgument`] for a rank that is none, or this one.
     pub fn release(&mut self, from: Rank) -> Result<()> {
         let peer = self.peer(from)?;
-        if self.held >> peer & 1 == 1 {
-            self.held &= !(1 << peer);
+        if self.held.remove(from) {
             self.pipes.release(peer);
         }
         Ok(())
@@ -205,10 +210,8 @@ impl Steps<'_> {
         let peer = self.peer(to)?;
         self.check_message(len)?;
         // What was made for another rank may lie in the same place, and be on its way by a proxy.
-        for other in
-            (0..self.members.n_members()).filter(|other| self.sent_to & !(1 << peer) & 1 << other != 0)
-        {
-            self.pipes.flush(other)?;
+        for other in self.sent_to.iter().filter(|other| *other != to) {
+            self.pipes.flush(other.index())?;
         }
         Ok(Place::made(Region::new(self.pipes.reserve(peer)?, len)))
     }
@@ -222,7 +225,7 @@ impl Steps<'_> {
         self.pipes.flush(peer)
     }
 
-    /// Combines the elements of `operands`, 1 to 64 of them, in this order, and leaves the result
+    /// Combines the elements of `operands`, 1 to 256 of them, in this order, and leaves the result
     /// in `target`, which may be one of them. Whoever makes the result that is nobody's operand any
     /// more says `finish`: an average is divided then.
     ///
@@ -242,7 +245,7 @@ impl Steps<'_> {
             );
         }
         if operands.len() > MAX_RANKS as usize {
-            return invalid("places to combine", operands.len() as u64, "at most 64");
+            return invalid("places to combine", operands.len() as u64, "at most 256");
         }
         if !target.len().is_multiple_of(size) {
             return invalid("bytes of a place", target.len(), "a multiple of the size of an element");
@@ -288,14 +291,12 @@ impl Steps<'_> {
 
     /// Gives all messages back, and waits until others have done so with this rank's.
     fn finish(&mut self) -> Result<()> {
-        for peer in 0..self.members.n_members() {
-            if self.held >> peer & 1 == 1 {
-                self.pipes.release(peer);
-            }
+        for peer in self.held.iter() {
+            self.pipes.release(peer.index());
         }
-        for peer in (0..self.members.n_members()).filter(|peer| self.sent_to >> peer & 1 == 1) {
-            self.pipes.flush(peer)?;
-            self.pipes.await_taken(peer)?;
+        for peer in self.sent_to.iter() {
+            self.pipes.flush(peer.index())?;
+            self.pipes.await_taken(peer.index())?;
         }
         Ok(())
     }

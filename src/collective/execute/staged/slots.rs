@@ -72,7 +72,7 @@ impl Slots {
         let is_close = returns && (oversubscribed || n_members == 2);
         let lag = if is_close { 1 } else { LAG };
         let slot_len = SLOTS_LEN / (2 * lag);
-        // There are at most 64 members and so 64 blocks: more than ALIGN each.
+        // There are at most 256 members and so 256 blocks: more than ALIGN each.
         let block_in = |len: u64| len / blocks / ALIGN * ALIGN;
         let whole = block_in(SLOTS_LEN);
         let is_one = is_close && count.saturating_mul(size) <= whole;

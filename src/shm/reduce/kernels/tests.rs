@@ -63,8 +63,8 @@ struct Shape {
 unsafe fn sum<I: Instructions, T: Arithmetic>(shape: Shape, n_past: usize) -> (Vec<Event>, Vec<usize>) {
     let Shape { count, behind_line } = shape;
     let len = count * size_of::<T>();
-    let one = vec![T::narrow(T::Register::mean_terms(1).1); count];
-    let two = vec![T::narrow(T::Register::mean_terms(1).1.add(T::Register::mean_terms(1).1)); count];
+    let one = vec![T::narrow(T::Register::mean_terms(1).0); count];
+    let two = vec![T::narrow(T::Register::mean_terms(1).0.add(T::Register::mean_terms(1).0)); count];
     let mut memory = vec![vec![0; len + 2 * LINE]; behind_line.len()];
     let mut targets: Vec<_> = memory
         .iter_mut()
