@@ -42,12 +42,12 @@ fn drawn(random: &mut Random, wraps: bool) -> (Vec<u32>, [Vec<Run>; 2]) {
     }
     let mut initial = Vec::new();
     for semaphore in 0..1 + random.below(3) {
-        initial.push(if random.below(2) == 0 { 0 } else { u32::try_from(random.below(6)).unwrap() });
+        initial.push(if random.below(2) == 0 { 0 } else { u32::try_from(random.below(12)).unwrap() });
         let adder = random.below(2);
-        let taker = if random.below(4) == 0 { adder } else { 1 - adder };
+        let taker = if random.below(2) == 0 { adder } else { 1 - adder };
         let times = if random.below(2) == 0 { 0 } else { random.below(5) };
         let at = 1 + 2 * random.below(blocks[adder].len() / 2);
-        let other = if random.below(4) > 0 { at } else { 1 + 2 * random.below(blocks[taker].len() / 2) };
+        let other = if random.below(2) > 0 { at } else { 1 + 2 * random.below(blocks[taker].len() / 2) };
         let other = other.min(blocks[taker].len() - 2);
         for (block, at, step) in
             [(adder, at, Step::Release(semaphore)), (taker, other, Step::Acquire(semaphore))]
