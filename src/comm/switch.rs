@@ -129,7 +129,8 @@ impl<T: Element> SwitchChannel<T> {
         let count = recv.count(T::DATA_TYPE)?;
         let mut places = PerMember::new();
         self.places("reduce", at, count, &mut places)?;
-        let sources = sources(&places);
+        let mut sources = PerMember::new();
+        gather_sources(&places, &mut sources);
         let target = match recv.0 {
             Recv::Heap(region, _) => {
                 let own = self.context.heap().reach(self.context.rank(), region)?;
@@ -184,9 +185,11 @@ impl<T: Element> SwitchChannel<T> {
         let count = elements.len() as u64;
         let mut places = PerMember::new();
         self.places("reduce_broadcast", elements.start, count, &mut places)?;
-        let mut targets: PerMember<_> =
-            places.iter().map(|&(span, offset)| Target::Shared(span, offset)).collect();
-        self.reducer(op)?.combine(&sources(&places), &mut targets, count, true)
+        let mut targets = PerMember::new();
+        targets.extend(places.iter().map(|&(span, offset)| Target::Shared(span, offset)));
+        let mut sources = PerMember::new();
+        gather_sources(&places, &mut sources);
+        self.reducer(op)?.combine(&sources, &mut targets, count, true)
     }
 
     /// Signals all other members that this one has come here. Each [`SwitchChannel::wait`] of
@@ -255,8 +258,8 @@ impl<T: Element> SwitchChannel<T> {
     }
 }
 
-/// Returns all `places` as sources.
+/// Puts all `places` into `sources`, where these stay.
 #[inline]
-fn sources<'a>(places: &[MemberBuffer<'a>]) -> PerMember<Source<'a>> {
-    places.iter().map(|&(span, offset)| Source::fresh(SourcePlace::Shared(span, offset))).collect()
+fn gather_sources<'a>(places: &[MemberBuffer<'a>], sources: &mut PerMember<Source<'a>>) {
+    sources.extend(places.iter().map(|&(span, offset)| Source::fresh(SourcePlace::Shared(span, offset))));
 }

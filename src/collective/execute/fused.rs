@@ -154,7 +154,8 @@ fn deliver(
             // Nothing lies where it starts, which may be where the post ends.
             _ if len == 0 => {}
             (_, Some(reducer)) if len <= WORD_LEN && call.block_len()? == len && !posted.is_empty() => {
-                let words: PerMember<u64> = posted.iter().map(|words| words[word_at(start)]).collect();
+                let mut words = PerMember::new();
+                words.extend(posted.iter().map(|words| words[word_at(start)]));
                 let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
                 call.write_word(members.view(), result, len)?;
             }

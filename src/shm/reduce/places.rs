@@ -197,8 +197,8 @@ impl OperandAddresses<'_> {
         let (&first, others) = self.targets.split_first().expect("a combination has a target");
         for start in (0..self.len).step_by(piece) {
             let len = piece.min(self.len - start);
-            let sources: ArrayVec<_, MAX_PLACES> =
-                self.sources.iter().map(|source| source.wrapping_add(start)).collect();
+            let mut sources = ArrayVec::<_, MAX_PLACES>::new();
+            sources.extend(self.sources.iter().map(|source| source.wrapping_add(start)));
             let done = first.wrapping_add(start);
             combine(&OperandAddresses { sources: &sources, targets: &[done], fresh: self.fresh, len });
             for other in others.iter().filter(|&&other| other != first) {

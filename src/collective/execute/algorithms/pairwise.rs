@@ -12,7 +12,7 @@
 //! two fragments to each peer at a time, received at the next time in the same order. The slots of
 //! a pipe hold more than those of one time.
 
-use super::{ALIGN, Operand, PerMember, PieceCut, PipeWorker};
+use super::{ALIGN, Operand, PerMember, PieceCut, PipeWorker, fill};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::transport::link::Link;
@@ -141,7 +141,8 @@ fn combine_all<L: Link>(
         let at = if member == me { own } else { worker.pipes.receive(member)? };
         Ok(Operand { at, fresh: true })
     };
-    let parts: PerMember<Operand> = (0..n).map(part).collect::<Result<_>>()?;
+    let mut parts = PerMember::new();
+    fill(&mut parts, (0..n).map(part))?;
     worker.combine(&parts, target, len, true)?;
     others(worker).for_each(|peer| worker.pipes.release(peer));
     Ok(())

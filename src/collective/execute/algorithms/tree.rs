@@ -231,7 +231,8 @@ impl TreePart {
             parts.push((child, Operand { at: worker.pipes.receive(child)?, fresh: is_leaf }));
         }
         parts.sort_unstable_by_key(|&(member, _)| member);
-        let operands: PerMember<Operand> = parts.into_iter().map(|(_, operand)| operand).collect();
+        let mut operands = PerMember::new();
+        operands.extend(parts.iter().map(|&(_, operand)| operand));
         worker.combine(&operands, target, len, self.tree.parent.is_none())?;
         children.iter().for_each(|&(child, _)| worker.pipes.release(child));
         Ok(())

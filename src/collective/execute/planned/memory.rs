@@ -143,8 +143,8 @@ impl PlanMemory {
         plan: &CompiledPlan,
     ) -> Result<()> {
         // Before any other post.
-        let posted: PerMember<_> =
-            (0..members.n_members()).map(|member| members.board.post_of(member).buffers()).collect();
+        let mut posted = PerMember::new();
+        posted.extend((0..members.n_members()).map(|member| members.board.post_of(member).buffers()));
         self.scratch.grow(members, call.operation, plan.bounce + plan.scratch)?;
         let codes = &plan.lowered.ranks;
         let is_staged = |(code, &buffers)| Placing::of(&plan.lowered, code, buffers) == Placing::Staged;

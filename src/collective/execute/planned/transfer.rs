@@ -126,19 +126,19 @@ impl<'a> Mover<'a> {
     }
 
     fn reduce(&self, places: &[Found<'a>], targets: &[Found<'a>], len: u64) -> Result<Found<'a>> {
-        let sources: ArrayVec<_, MAX_PLACES> = places
-            .iter()
-            .map(|&(span, at)| Source { place: SourcePlace::Shared(span, at), fresh: false })
-            .collect();
+        // Tables that are collected are moved, with room for all ranks.
+        let source = |&(span, at)| Source { place: SourcePlace::Shared(span, at), fresh: false };
+        let mut sources = ArrayVec::<_, MAX_PLACES>::new();
+        sources.extend(places.iter().map(source));
         let Some(first) = targets.first() else {
             return self.reduce(places, &[self.slot(MAX_PLACES, len)?], len);
         };
-        let mut targets: ArrayVec<_, MAX_PLACES> =
-            targets.iter().map(|&(span, at)| Target::Shared(span, at)).collect();
+        let mut results = ArrayVec::<_, MAX_PLACES>::new();
+        results.extend(targets.iter().map(|&(span, at)| Target::Shared(span, at)));
         let reducer = self.reducer.expect("a plan that reduces does calls that do");
         // Ranks do the same step at about the same time, as in a built-in call.
         let count = len / self.size;
-        reducer.combine_for_all(&[], &sources, &mut targets, count, count)?;
+        reducer.combine_for_all(&[], &sources, &mut results, count, count)?;
         Ok(*first)
     }
 
