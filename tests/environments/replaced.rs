@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
+use support::copy_program;
 
 use crate::job::{Started, job, with_environment_of};
 use crate::scratch;
 
 /// Returns `command` with a copy of its program at `path` in place of it.
 fn copied(command: &Command, path: &Path) -> Command {
-    std::fs::copy(command.get_program(), path).unwrap();
+    copy_program(command.get_program(), path);
     let mut copy = Command::new(path);
     copy.args(command.get_args());
     with_environment_of(command, copy)
@@ -27,7 +28,7 @@ fn a_rank_is_started_again_though_the_launchers_executable_was_replaced_or_remov
         let started = Started::new(&mut command, 2);
         std::fs::remove_file(&path).unwrap();
         if is_replaced {
-            std::fs::copy("/bin/false", &path).unwrap();
+            copy_program("/bin/false", &path);
         }
         kill(started.pids()[1], Signal::SIGKILL).unwrap();
         let (code, stderr, stdout) = started.end();
@@ -46,8 +47,10 @@ fn a_rank_is_started_again_though_its_program_was_replaced_or_removed() {
         let this = words.iter().position(|word| word == "--").unwrap() + 1;
         if is_script {
             let text = format!("#!/bin/sh\nexec {} \"$@\"\n", words[this].to_str().unwrap());
-            std::fs::write(&program, text).unwrap();
-            std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+            let draft = program.with_extension("draft");
+            std::fs::write(&draft, text).unwrap();
+            std::fs::set_permissions(&draft, Permissions::from_mode(0o755)).unwrap();
+            copy_program(&draft, &program);
         } else {
             std::fs::hard_link(&words[this], &program).unwrap();
         }
@@ -57,7 +60,7 @@ fn a_rank_is_started_again_though_its_program_was_replaced_or_removed() {
         let started = Started::new(&mut with_environment_of(&plain, command), 2);
         std::fs::remove_file(&program).unwrap();
         if is_script {
-            std::fs::copy("/bin/false", &program).unwrap();
+            copy_program("/bin/false", &program);
         }
         kill(started.pids()[1], Signal::SIGKILL).unwrap();
         let (code, stderr, stdout) = started.end();

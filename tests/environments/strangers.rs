@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use support::copy_program;
+
 use crate::job::with_environment_of;
 
 /// A user that owns nothing.
@@ -17,7 +19,7 @@ fn for_all(program: &Path, directory: &Path) -> PathBuf {
     }
     let copy = directory.join(program.file_name().unwrap());
     if !copy.exists() {
-        std::fs::copy(program, &copy).unwrap();
+        copy_program(program, &copy);
     }
     copy
 }

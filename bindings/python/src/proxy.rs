@@ -57,7 +57,7 @@ impl PythonHandler {
             data: kind.contains(TriggerKind::DATA),
             signal: kind.contains(TriggerKind::SIGNAL),
             flush: kind.contains(TriggerKind::FLUSH),
-            length: transfer.len,
+            length: transfer.len.get(),
             source: transfer.source.get(),
             source_offset: transfer.source_offset,
             target: transfer.target.get(),

@@ -1,5 +1,6 @@
 //! The command under test, as if nobody had set anything for it.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Returns the command at `executable` with an empty input, without the variables that change what
@@ -20,4 +21,14 @@ pub fn plain_command(executable: &str) -> Command {
     }
     command.env("SHMCCL_TUNING", "");
     command
+}
+
+/// Copies a program to where a test executes it, by another process.
+///
+/// A copy that this process writes is open in each child, too, that another thread starts
+/// meanwhile, until that has its own program. As long as somebody may write it, the system refuses
+/// to execute it (`ETXTBSY`).
+pub fn copy_program(program: impl AsRef<Path>, copy: &Path) {
+    let done = Command::new("cp").arg(program.as_ref()).arg(copy).status().unwrap();
+    assert!(done.success(), "cp {}: {done}", copy.display());
 }

@@ -15,7 +15,7 @@ mod watchdog;
 
 pub use another_user::can_be_played;
 pub use chance::{Random, seed, told_seed};
-pub use command::plain_command;
+pub use command::{copy_program, plain_command};
 pub use long::long;
 pub use orphans::await_all_children;
 pub use process::{is_running, wait_until};
