@@ -172,11 +172,11 @@ fn many_iterations(
         iterated.several(least, classes)?;
     }
     if pipelines.have_slices && holds(Rule::SlicesRepeat) {
-        let common = pipelines.units.iter().copied().fold(0, gcd);
+        let common = iterated.common;
         let largest = pipelines.units.iter().max().map_or(0, |most| most / common * unit);
         let scaled = Scaled { unit: (unit, common), wraps: vec![usize::MAX; plan.ranks.len()] };
         let several = largest.saturating_mul(iterated.late().saturating_add(3)).saturating_add(unit);
-        let most = (Limits::of(plan).high / common).saturating_mul(unit).max(unit);
+        let most = (iterated.limits.high / common).saturating_mul(unit).max(unit);
         let chunk = several.saturating_mul(slices(plan)).min(most);
         let about = format!("slices of more than {least} bytes");
         classes.push(class(plan, about, chunk, Some(&scaled))?);
@@ -197,9 +197,9 @@ fn wrapped(
     let wraps: Vec<_> = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).collect();
     let finite = || wraps.iter().copied().filter(|&wrap| wrap < usize::MAX);
     let largest = pipelines.units.iter().copied().max().unwrap_or(1);
-    let exact = pipelines.units.iter().copied().chain(finite()).fold(0, gcd);
+    let exact = finite().fold(iterated.common, gcd);
     let is_approximate = finite().max().unwrap_or(0) / exact > MAX_UNITS;
-    let common = if is_approximate { pipelines.units.iter().copied().fold(0, gcd) } else { exact };
+    let common = if is_approximate { iterated.common } else { exact };
     // One unit more than a whole number of them, where the wrap is no whole number of units.
     let scale = |bytes: usize| match bytes {
         usize::MAX => usize::MAX,
@@ -209,7 +209,7 @@ fn wrapped(
     let most = finite().map(scale).max().unwrap_or(0);
     let chunk =
         scale(largest).saturating_mul(iterated.late().saturating_add(1)).saturating_add(2 * most + unit);
-    let longest = scale(Limits::of(plan).high).max(unit);
+    let longest = scale(iterated.limits.high).max(unit);
     let about = format!("chunks of more than {wrap} bytes, which wrap in scratch");
     let mut undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
     // As in chunks that do not wrap, units that differ lie to each other in several ways.

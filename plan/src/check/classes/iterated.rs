@@ -52,10 +52,10 @@ impl Limits {
 pub(super) struct Iterated<'a> {
     plan: &'a Plan,
     pipelines: &'a Pipelines,
-    limits: Limits,
+    pub(super) limits: Limits,
     iterations: Iterations,
     /// What divides all units.
-    common: usize,
+    pub(super) common: usize,
     /// Into how many parts it is cut.
     parts: usize,
     /// The largest unit, in parts.
