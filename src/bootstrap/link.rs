@@ -84,8 +84,8 @@ impl ControlLink {
         let _ = self.send(&Blame { header, member, restarts, is_late: is_late.into(), reserved: 0 });
     }
 
-    /// Sends an invitation through the launcher to restarted `ranks`: they come to the meeting whose
-    /// id has this token.
+    /// Sends an invitation through the launcher to restarted `ranks`: they come to the meeting
+    /// whose id has this token.
     pub(crate) fn invite(&self, token: [u64; 2], ranks: RankSet) {
         // Without a launcher nobody comes, and that is seen there.
         let _ = self.send(&Invite { header: Invite::header(self.job_id), token, ranks: ranks.words() });
