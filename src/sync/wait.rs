@@ -112,6 +112,10 @@ impl WaitPolicy {
     /// For a waiter that shares its core: every poll that fails gives way to the others.
     pub const OVERSUBSCRIBED: Self = Self { spins: 0, park_after: AWAKE };
 
+    /// For a helper thread of a program that computes meanwhile: to stay awake would cost the
+    /// program more than to be woken costs the helper.
+    pub const IN_BACKGROUND: Self = Self { spins: 0, park_after: Duration::from_micros(50) };
+
     /// Returns the policy for a waiter on a core that `sharing` waiters share in all, itself
     /// included.
     #[must_use]

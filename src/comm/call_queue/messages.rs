@@ -91,7 +91,7 @@ impl CallQueue {
     pub(super) fn see_to_messages(&self) {
         let watch = UnseenWait(MessagesWait(self));
         let is_over = |state: &QueueState| state.n_waiting > 0 || state.worker.is_over;
-        if let Err(stop) = self.progress(&watch, WaitPolicy::OVERSUBSCRIBED, Duration::MAX, is_over) {
+        if let Err(stop) = self.progress(&watch, WaitPolicy::IN_BACKGROUND, Duration::MAX, is_over) {
             self.fail(&watch, stop);
         }
     }
