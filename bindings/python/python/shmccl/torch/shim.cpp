@@ -20,7 +20,7 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -54,6 +54,9 @@ using std::chrono::steady_clock;
 using Tensors = std::vector<Tensor>;
 using WorkPtr = c10::intrusive_ptr<Work>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+// How many forks have led to this process: quicker to ask than for its number.
+std::atomic<int> forks{0};
 
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 14
 constexpr auto kAllGatherCoalesced = OpType::COALESCED;
@@ -406,7 +409,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // How much lies in the heap, and how many tensors found no room there.
   std::atomic<uint64_t> heap_bytes{0}, heap_tensors{0}, ordinary_tensors{0};
   bool alone() const { return options_.size == 1; }
-  bool is_here() const { return pid_ == getpid(); }
+  bool is_here() const { return forks_ == forks; }
 
   std::string describe(const char* operation) const {
     return std::string(operation) + " on rank " + std::to_string(rank()) + " of group '" + name() + "'";
@@ -558,7 +561,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   const ConnectionOptions options_;
-  const pid_t pid_ = getpid();
+  const int forks_ = forks;
   Report report_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -1505,6 +1508,8 @@ void load(const py::capsule& capsule) {
               "shmccl: the engine's function table has version ", given->version, " and ", given->size,
               " bytes, and this shim was compiled for version ", SHMCCL_TABLE_VERSION, " and ", sizeof(shmcclTable),
               " bytes; rebuild it: python -m shmccl.torch build");
+  static const int failed = pthread_atfork(nullptr, nullptr, [] { forks++; });
+  TORCH_CHECK(failed == 0, "shmccl: cannot ask to be told of forks: ", std::strerror(failed));
   table = given;
 }
 
