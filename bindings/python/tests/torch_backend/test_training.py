@@ -118,6 +118,18 @@ def test_a_full_heap_gives_ordinary_tensors():
     run(2, full_heap)
 
 
+def beyond_memory(rank, n):
+    for count in ((1 << 60) + 1, (1 << 61) + 1, (1 << 63) - 1):
+        with pytest.raises(RuntimeError, match="Storage size calculation overflowed"):
+            shmccl.torch.empty(count, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        shmccl.torch.empty(1 << 62, dtype=torch.uint8)
+
+
+def test_a_tensor_longer_than_memory_is_refused_by_its_size():
+    run(2, beyond_memory)
+
+
 def refuses(rank, n):
     with pytest.raises(ValueError, match="fully_shard"):
         shmccl.torch.zero_copy(model())

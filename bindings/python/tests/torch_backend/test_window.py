@@ -1,6 +1,8 @@
 """One-sided windows: put, signal, wait, mapped memory, and what is refused."""
 
 import sys
+import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -82,6 +84,54 @@ def signals(rank, n):
 
 def test_signals_of_two_windows_are_told_apart():
     run(2, signals)
+
+
+def polled(work):
+    """Whether a wait has succeeded, once it is over."""
+    while not work.is_completed():
+        time.sleep(0.001)
+    return work.is_success()
+
+
+def waits(rank, n):
+    store = dist.distributed_c10d._get_default_group().get_group_store()
+    window = dist._new_window(full(1, 0))
+    if rank == 0:
+        work = window.wait_signal(1, True)
+        with pytest.raises(dist.DistBackendError, match="timed out after 200 ms"):
+            work.wait(timedelta(milliseconds=200))
+        assert not work.is_completed() and not work.is_success()
+        store.set("first", "1")
+        work.wait()
+        assert work.is_completed() and work.is_success()
+        work = window.wait_signal(1, True)
+        assert not work.is_completed()
+        store.set("second", "1")
+        assert polled(work) and work.wait()
+    else:
+        for turn in ("first", "second"):
+            store.wait([turn])
+            window.signal(0, False)
+    work = window.wait_signal(rank, True)
+    assert not polled(work)
+    with pytest.raises(RuntimeError, match="has not raised"):
+        work.wait()
+    window.tensor_deregister()
+
+
+def test_a_wait_for_a_signal_may_be_short_and_be_polled():
+    run(2, waits)
+
+
+def leaves_while_it_waits(rank, n):
+    window = dist._new_window(full(1, 0))
+    work = window.wait_signal(1 - rank, True)
+    assert not work.is_completed()
+    dist.barrier()
+
+
+def test_a_group_may_end_before_a_signal_comes():
+    run(2, leaves_while_it_waits)
 
 
 def refused(rank, n):

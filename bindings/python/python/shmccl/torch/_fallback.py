@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import re
+import sys
 import threading
 import time
 import warnings
@@ -574,7 +575,9 @@ class PythonBackend(InPython):
         self._connection.ensure("allocate_tensor")
         memory, comm = ctypes.c_void_p(), self._connection.collectives
         length = size * dtype.itemsize
-        if not comm or not length or table.MemAlloc(comm, ctypes.byref(memory), length):
+        # ctypes would cut a longer one short.
+        is_counted = 0 < length <= sys.maxsize
+        if not comm or not is_counted or table.MemAlloc(comm, ctypes.byref(memory), length):
             return torch.empty(size, dtype=dtype)
         return torch.frombuffer(HeapBytes.at(memory.value, length, self._connection), dtype=dtype)
 
@@ -653,7 +656,10 @@ class PythonBackend(InPython):
             ctypes.memmove(call.recvbuff, call.sendbuff, length)
         if call.scalar and length:
             factor = call.factor
-            torch.frombuffer((ctypes.c_char * length).from_address(call.recvbuff), dtype=factor.dtype).mul_(factor)
+            result = torch.frombuffer((ctypes.c_char * length).from_address(call.recvbuff), dtype=factor.dtype)
+            # Torch multiplies no numbers of 8 bits with a point.
+            wide = torch.float32 if factor.dtype.is_floating_point and factor.dtype.itemsize == 1 else factor.dtype
+            result.copy_(result.to(wide).mul_(factor.to(wide)))
 
     def start_coalescing(self):
         self._batch = Batch(Pending(self._connection, "coalesced", []))

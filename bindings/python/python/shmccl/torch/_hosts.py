@@ -1,7 +1,8 @@
 """Groups whose ranks are on several hosts: shared memory within a host, gloo between hosts.
 
 Ranks of one host make a group of the backend. Reductions and broadcasts go through it first, so that few bytes cross
-hosts. All other collectives are gloo's, and messages take the way between their two ranks.
+hosts. All other collectives are gloo's, and messages take the way between their two ranks. What only moves crosses hosts
+as bytes, and reductions as a type that gloo knows.
 
 Torch polls no work that is written in Python: what `torch.distributed` returns says that it is not completed.
 """
@@ -16,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, ReduceOp, Work
 
+from ._fallback import check, check_blocks, check_list, check_same_type, copy_out, flat, only
+from ._gloo_types import as_bytes, as_rows, carry, check_reduction, divide, scale, take
 from ._in_python import InPython
 
 # From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts. Below, the
@@ -235,7 +238,7 @@ class SeveralHosts(InPython):
         else:
             self._local.reduce([tensor], make_options(dist.ReduceOptions, timeout, rootRank=0, reduceOp=inner)).wait()
             if self._index == 0:
-                self._between_hosts(self._across, "allreduce", [tensor], make_options(dist.AllreduceOptions, timeout, reduceOp=outer))
+                self._reduce_across("allreduce", tensor, outer, make_options(dist.AllreduceOptions, timeout))
             self._local.broadcast([tensor], make_options(dist.BroadcastOptions, timeout, rootRank=0)).wait()
         self._average(tensor, op)
 
@@ -243,13 +246,18 @@ class SeveralHosts(InPython):
         count = len(self._hosts[self._host])
         flat = tensor.view(-1)
         missing = -flat.numel() % count
-        whole = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
+        whole = torch.cat([flat, flat.new_zeros(missing)]) if missing else flat
         share = whole.chunk(count)[self._index]
         self._local.reduce_scatter_single(share, whole, make_options(dist.ReduceScatterOptions, timeout, reduceOp=inner)).wait()
-        self._between_hosts(self._across, "allreduce", [share], make_options(dist.AllreduceOptions, timeout, reduceOp=outer))
+        self._reduce_across("allreduce", share, outer, make_options(dist.AllreduceOptions, timeout))
         self._local.all_gather_single(whole, share, make_options(AllgatherOptions, timeout)).wait()
         if missing:
             flat.copy_(whole[:flat.numel()])
+
+    def _reduce_across(self, name, tensor, op, options):
+        carried, options.reduceOp = carry(tensor, op)
+        self._between_hosts(self._across, name, [carried], options)
+        take(tensor, carried, op)
 
     @staticmethod
     def _operators(op):
@@ -260,8 +268,7 @@ class SeveralHosts(InPython):
 
     def _average(self, tensor, op):
         if op.op == ReduceOp.AVG:
-            is_exact = tensor.is_floating_point() or tensor.is_complex()
-            tensor.div_(self.size(), rounding_mode=None if is_exact else "trunc")
+            divide(tensor, self.size())
 
     def reduce(self, tensors, options):
         return self._run(self._reduce, (tensors[0], options.reduceOp, options.rootRank, options.timeout), options, tensors)
@@ -273,8 +280,7 @@ class SeveralHosts(InPython):
         self._local.reduce([result], make_options(dist.ReduceOptions, timeout, rootRank=0, reduceOp=inner)).wait()
         home = self._host_of(root)
         if self._index == 0:
-            options = make_options(dist.ReduceOptions, timeout, rootRank=home, reduceOp=outer)
-            self._between_hosts(self._across, "reduce", [result], options)
+            self._reduce_across("reduce", result, outer, make_options(dist.ReduceOptions, timeout, rootRank=home))
         if home == self._host:
             self._local.broadcast([result], make_options(dist.BroadcastOptions, timeout, rootRank=0)).wait()
         if root == self.rank():
@@ -289,7 +295,7 @@ class SeveralHosts(InPython):
             root_here = self._hosts[home].index(root)
             self._local.broadcast([tensor], make_options(dist.BroadcastOptions, timeout, rootRank=root_here)).wait()
         if self._index == 0:
-            self._between_hosts(self._across, "broadcast", [tensor], make_options(dist.BroadcastOptions, timeout, rootRank=home))
+            self._move(self._across, "broadcast", [tensor], make_options(dist.BroadcastOptions, timeout, rootRank=home))
         if home != self._host:
             self._local.broadcast([tensor], make_options(dist.BroadcastOptions, timeout, rootRank=0)).wait()
 
@@ -301,38 +307,93 @@ class SeveralHosts(InPython):
 
     # Through gloo ----------------------------------------------------------------------------------------------------
 
-    def _by_gloo(self, name, arguments, outputs):
-        return self._run(self._between_hosts, (self._whole, name, *arguments), arguments[-1], outputs)
+    def _move(self, gloo, name, outputs, *arguments, view=as_bytes):
+        """Calls a collective that only moves. The arguments are the inputs, if there are such, and what gloo takes besides."""
+        written, read = [], []
+        inputs = [view(arguments[0], read)] if len(arguments) > 1 else []
+        self._between_hosts(gloo, name, view(outputs, written), *inputs, *arguments[len(inputs):])
+        for tensor, stand_in in written:
+            tensor.copy_(stand_in)
+
+    def _by_gloo(self, name, outputs, inputs, options, result):
+        return self._run(self._move, (self._whole, name, outputs, inputs, options), options, result)
 
     def allgather(self, outputs, inputs, options):
-        return self._by_gloo("allgather", (outputs, inputs, options), outputs[0])
+        check_list(outputs[0], only(inputs, "all_gather"), self.size(), "all_gather")
+        return self._by_gloo("allgather", outputs, inputs, options, outputs[0])
 
     def all_gather_single(self, output, source, options):
-        return self._by_gloo("all_gather_single", (output, source, options), [output])
+        check_blocks(output, source, self.size(), "all_gather_single")
+        return self._by_gloo("all_gather_single", output, source, options, [output])
 
     def all_gather_single_coalesced(self, outputs, inputs, options):
-        return self._by_gloo("all_gather_single_coalesced", (outputs, inputs, options), outputs)
-
-    def reduce_scatter(self, outputs, inputs, options):
-        return self._by_gloo("reduce_scatter", (outputs, inputs, options), outputs)
-
-    def reduce_scatter_single(self, output, source, options):
-        return self._by_gloo("reduce_scatter_single", (output, source, options), [output])
-
-    def reduce_scatter_single_coalesced(self, outputs, inputs, options):
-        return self._by_gloo("reduce_scatter_single_coalesced", (outputs, inputs, options), outputs)
+        for output, source in zip(outputs, inputs, strict=True):
+            check_blocks(output, source, self.size(), "all_gather_single_coalesced")
+        return self._by_gloo("all_gather_single_coalesced", outputs, inputs, options, outputs)
 
     def gather(self, outputs, inputs, options):
-        return self._by_gloo("gather", (outputs, inputs, options), outputs[0] if outputs else [])
+        source = only(inputs, "gather")
+        if outputs:
+            check_list(outputs[0], source, self.size(), "gather")
+        return self._by_gloo("gather", outputs, inputs, options, outputs[0] if outputs else [])
 
     def scatter(self, outputs, inputs, options):
-        return self._by_gloo("scatter", (outputs, inputs, options), outputs)
+        output = only(outputs, "scatter")
+        if inputs:
+            check_list(inputs[0], output, self.size(), "scatter")
+        return self._by_gloo("scatter", outputs, inputs, options, outputs)
 
     def alltoall(self, outputs, inputs, options):
-        return self._by_gloo("alltoall", (outputs, inputs, options), outputs)
+        if len(outputs) != self.size() or len(inputs) != self.size():
+            raise ValueError(f"shmccl: all_to_all needs lists of {self.size()} tensors, not {len(inputs)} and {len(outputs)}")
+        for output, source in zip(outputs, inputs):
+            check_same_type(output, source, "all_to_all")
+        return self._run(self._all_to_all, (outputs, inputs, options), options, outputs)
+
+    def _all_to_all(self, outputs, inputs, options):
+        """Puts the tensors together: gloo's own takes none that differ in size."""
+        source, target = flat(inputs), flat(outputs)
+        sent, received = ([tensor.nbytes for tensor in tensors] for tensors in (inputs, outputs))
+        self._move(self._whole, "all_to_all_single", target, source, received, sent, options)
+        copy_out(target, outputs)
 
     def all_to_all_single(self, output, source, output_splits, input_splits, options):
-        return self._by_gloo("all_to_all_single", (output, source, output_splits, input_splits, options), [output])
+        check_same_type(check(output, "all_to_all_single"), check(source, "all_to_all_single"), "all_to_all_single")
+        arguments = (self._whole, "all_to_all_single", output, source, output_splits, input_splits, options)
+        return self._run(functools.partial(self._move, view=as_rows), arguments, options, [output])
+
+    def reduce_scatter(self, outputs, inputs, options):
+        check_list(inputs[0], only(outputs, "reduce_scatter"), self.size(), "reduce_scatter")
+        return self._scatter_sums("reduce_scatter", outputs, [flat(inputs[0])], options)
+
+    def reduce_scatter_single(self, output, source, options):
+        return self._scatter_sums("reduce_scatter_single", [output], [source], options)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, options):
+        return self._scatter_sums("reduce_scatter_single_coalesced", outputs, inputs, options)
+
+    def _scatter_sums(self, name, outputs, inputs, options):
+        pairs = list(zip(outputs, inputs, strict=True))
+        for output, source in pairs:
+            check_blocks(source, output, self.size(), name)
+            check_reduction(output.dtype, options.reduceOp, name)
+
+        def all_of_them():
+            for output, source in pairs:
+                self._reduce_scatter(output, source, options.reduceOp, options.timeout)
+
+        return self._run(all_of_them, (), options, outputs)
+
+    def _reduce_scatter(self, output, source, op, timeout):
+        _, outer = self._operators(op)
+        given, meant = carry(source, outer)
+        if op.op == ReduceOp.PREMUL_SUM:
+            given = scale(given, source.dtype, op.factor)
+        share, _ = carry(output, outer)
+        options = make_options(dist.ReduceScatterOptions, timeout, reduceOp=meant)
+        self._between_hosts(self._whole, "reduce_scatter_single", share, given, options)
+        take(output, share, outer)
+        self._average(output, op)
 
     # Messages --------------------------------------------------------------------------------------------------------
 

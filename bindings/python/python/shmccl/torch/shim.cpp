@@ -17,6 +17,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <c10/util/safe_numerics.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
@@ -113,10 +114,15 @@ int signals_raised() {
   return PyErr_CheckSignals();
 }
 
-// Waits until `is_over`, or throws what a handler of signals has raised. The caller has no GIL.
+// Waits until `is_over`, or throws what a handler of signals has raised. Says whether that came before the deadline. The
+// caller has no GIL.
 template <class Condition>
-void await_change(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Condition is_over) {
-  while (!changed.wait_for(lock, milliseconds(100), is_over)) {
+bool await_change(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Condition is_over,
+                  steady_clock::time_point deadline = steady_clock::time_point::max()) {
+  for (;;) {
+    const auto next = std::min<steady_clock::time_point>(deadline, steady_clock::now() + milliseconds(100));
+    if (changed.wait_until(lock, next, is_over)) return true;
+    if (next == deadline) return false;
     lock.unlock();
     if (signals_raised()) raise_interrupt();
     lock.lock();
@@ -360,7 +366,10 @@ void run_alone(const Step& step) {
   }
   if (bytes && step.call.sendbuff && recv) std::memmove(recv, step.call.sendbuff, bytes);
   if (step.scalar.defined() && recv) {
-    at::from_blob(recv, {static_cast<int64_t>(bytes / step.scalar.itemsize())}, step.scalar.options()).mul_(step.scalar);
+    auto result = at::from_blob(recv, {static_cast<int64_t>(bytes / step.scalar.itemsize())}, step.scalar.options());
+    // Torch multiplies no numbers of 8 bits with a point.
+    if (at::isFloat8Type(result.scalar_type())) result.copy_(result.to(at::kFloat).mul_(step.scalar.to(at::kFloat)));
+    else result.mul_(step.scalar);
   }
 }
 
@@ -929,21 +938,82 @@ class Pending : public Work {
 // Windows ----------------------------------------------------------------------------------------------------------
 
 #ifdef C10D_BACKEND_HAS_WINDOW
-// A wait for a signal that is done when it is waited for.
+// Takes a signal in the thread that waits for it. Where one only asks, or has a deadline, another thread takes it.
 class SignalWait : public Work {
  public:
-  SignalWait(std::function<void()> wait, int rank) : Work(rank, OpType::UNKNOWN), wait_(std::move(wait)) {}
-  bool isCompleted() override { return done_; }
-  bool isSuccess() const override { return done_; }
-  bool wait(milliseconds) override {
+  SignalWait(ConnectionPtr connection, std::function<void()> take)
+      : Work(connection->rank(), OpType::UNKNOWN), connection_(std::move(connection)), take_(std::move(take)) {}
+
+  bool isCompleted() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!done_) wait_();
-    return done_ = true;
+    if (state_ == State::idle) begin();
+    return state_ == State::done;
+  }
+  bool isSuccess() const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return state_ == State::done && !exception_;
+  }
+  void synchronize() override { wait(milliseconds(0)); }
+
+  bool wait(milliseconds timeout) override {
+    const bool is_bounded = timeout.count() > 0;
+    const auto deadline = is_bounded ? steady_clock::now() + timeout : steady_clock::time_point::max();
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (state_ != State::done) {
+      if (state_ == State::idle && !is_bounded) {
+        take_here(lock);
+        continue;
+      }
+      if (state_ == State::idle) begin();
+      if (await_change(lock, cv_, [&] { return state_ != State::taking; }, deadline)) continue;
+      connection_->fail({shmcclTimeout, "timed out after " + std::to_string(timeout.count()) + " ms"}, "wait_signal");
+    }
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
   }
 
  private:
-  std::function<void()> wait_;
-  std::atomic<bool> done_{false};
+  enum class State { idle, taking, done };
+
+  void take_here(std::unique_lock<std::mutex>& lock) {
+    state_ = State::taking;
+    lock.unlock();
+    try {
+      take_();
+    } catch (...) {
+      // A wait that was interrupted may be repeated.
+      lock.lock();
+      set(State::idle);
+      throw;
+    }
+    lock.lock();
+    set(State::done);
+  }
+
+  // Has a thread take the signal. The caller holds the lock.
+  void begin() {
+    state_ = State::taking;
+    std::thread([self = c10::intrusive_ptr<SignalWait>::reclaim_copy(this)] {
+      std::exception_ptr failure;
+      try {
+        self->take_();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      std::lock_guard<std::mutex> lock(self->mutex_);
+      self->exception_ = failure;
+      self->set(State::done);
+    }).detach();
+  }
+
+  void set(State state) {
+    state_ = state;
+    cv_.notify_all();
+  }
+
+  const ConnectionPtr connection_;
+  const std::function<void()> take_;
+  State state_ = State::idle;
 };
 
 class SharedWindow : public c10d::Window {
@@ -1008,7 +1078,7 @@ class SharedWindow : public c10d::Window {
   WorkPtr wait_signal(int64_t peer, bool is_async, const c10d::WaitSignalOptions&) override {
     check_registered("wait_signal", peer);
     auto self = c10::intrusive_ptr<SharedWindow>::reclaim_copy(this);
-    auto work = c10::make_intrusive<SignalWait>([self, peer] { self->take_signal(peer); }, connection_->rank());
+    auto work = c10::make_intrusive<SignalWait>(connection_, [self, peer] { self->take_signal(peer); });
     if (!is_async) work->wait(milliseconds(0));
     return work;
   }
@@ -1070,8 +1140,9 @@ class SharedWindow : public c10d::Window {
   void take_signal(int64_t peer) {
     const shmcclWaitSignalDesc_t awaited{1, static_cast<int>(peer), 0};
     if (peer != connection_->rank()) return check(table->WaitSignal(1, &awaited, comm_, nullptr), "wait_signal");
-    TORCH_CHECK(own_signals_ > 0, "shmccl: wait_signal: this rank waits for a signal of its own that it has not raised");
-    own_signals_--;
+    if (own_signals_.fetch_sub(1) > 0) return;
+    own_signals_++;
+    TORCH_CHECK(false, "shmccl: wait_signal: this rank waits for a signal of its own that it has not raised");
   }
 
   const ConnectionPtr connection_;
@@ -1445,9 +1516,10 @@ class SharedBackend : public c10d::Backend {
   Tensor allocateTensor(long count, at::TensorOptions options) override {
     TORCH_CHECK_VALUE(count >= 0, "shmccl: allocate_tensor of ", count, " elements");
     TORCH_CHECK_VALUE(options.device().is_cpu(), "shmccl: allocate_tensor gives memory of the CPU");
-    const size_t bytes = static_cast<size_t>(count) * options.dtype().itemsize();
+    uint64_t bytes = 0;
+    const bool is_counted = !c10::mul_overflows(static_cast<uint64_t>(count), uint64_t{options.dtype().itemsize()}, &bytes);
     auto connection = current();
-    void* memory = connection->allocate(bytes);
+    void* memory = is_counted ? connection->allocate(bytes) : nullptr;
     if (!memory) {
       connection->ordinary_tensors++;
       return at::empty({count}, options);
