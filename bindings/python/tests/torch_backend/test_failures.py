@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ranks import Killed, assert_error, outcomes, run
+from torch_ranks import Killed, assert_error, assert_nothing_left, outcomes, run
 from torch._C._distributed_c10d import ErrorType
 
 
@@ -146,14 +146,15 @@ def test_ranks_in_different_calls_are_told():
     run(2, mismatch)
 
 
-def shared_memory():
-    return {path.name for path in pathlib.Path("/dev/shm").iterdir()}
+def leaves_after_a_kill(rank, n, path):
+    killed_in_all_reduce(rank, n, 1, False, path)
+    assert_nothing_left()
 
 
 def test_nothing_is_left_behind_by_a_killed_rank(tmp_path):
-    before = shared_memory()
-    outcomes(3, killed_in_all_reduce, 1, False, str(tmp_path / "killed"))
-    assert not {name for name in shared_memory() - before if "shmccl" in name}
+    results = outcomes(3, leaves_after_a_kill, str(tmp_path / "killed"))
+    for rank, (good, result) in enumerate(results):
+        assert isinstance(result, Killed) if rank == 1 else good, result
 
 
 class Stop(Exception):

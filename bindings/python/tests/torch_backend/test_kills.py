@@ -15,7 +15,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from torch_ranks import IS_LONG, IS_SHIM, Killed, outcomes
+from torch_ranks import IS_LONG, IS_SHIM, Killed, assert_nothing_left, outcomes
 
 pytestmark = pytest.mark.skipif(not IS_SHIM or not hasattr(dist, "_reconfigure"), reason="needs the shim and torch 2.15")
 
@@ -55,24 +55,20 @@ def killed_at_an_instant(rank, n, victim, delay, path):
     left = [member for member in range(n) if member != victim]
     meet(2, "left", rank, left)
     assert dist.get_world_size() == n - 1 and total() == {n * (n - 1) / 2}
+    assert_nothing_left()
     return late
-
-
-def leftovers():
-    return {entry.name for entry in pathlib.Path("/dev/shm").iterdir() if "shmccl" in entry.name}
 
 
 def test_whoever_is_killed_the_others_name_it_and_go_on(tmp_path):
     seed = int(os.environ.get("SHMCCL_SEED", time.time_ns() % 1_000_000))
     print(f"SHMCCL_SEED={seed}")
-    instants, before, late = random.Random(seed), leftovers(), []
+    instants, late = random.Random(seed), []
     for number in range(KILLS):
         victim, delay = instants.randrange(RANKS), instants.uniform(0, 0.02)
         results = outcomes(RANKS, killed_at_an_instant, victim, delay, str(tmp_path / f"killed{number}"), enable_reconfigure=True)
         for rank, (good, result) in enumerate(results):
             assert isinstance(result, Killed) if rank == victim else good, (number, victim, delay, result)
         late += [result for good, result in results if good]
-    assert not leftovers() - before
     late.sort()
     print(f"{KILLS} kills; ms until a rank knew: median {late[len(late) // 2] * 1e3:.2f}, longest {late[-1] * 1e3:.2f}")
     if IS_LONG:

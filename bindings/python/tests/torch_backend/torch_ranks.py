@@ -1,8 +1,11 @@
 """Runs a function as the ranks of a process group, each in a process of its own, under a watchdog."""
 
+import contextlib
 import datetime
+import gc
 import multiprocessing
 import os
+import pathlib
 import pickle
 import tempfile
 import time
@@ -23,6 +26,8 @@ TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 FORK = multiprocessing.get_context("fork")
 # Below that of a test, so that the rank that hangs is told.
 WATCHDOG = 90
+# What the mappings and descriptors of shared memory are named by.
+SEGMENT = "memfd:shmccl"
 # The long forms of tests that have one.
 IS_LONG = os.environ.get("SHMCCL_LONG") == "1"
 
@@ -40,6 +45,26 @@ def assert_error(backend, expected):
     """Asserts how a group has failed. Torch before 2.14 cannot ask."""
     if TORCH >= (2, 14):
         assert backend.get_error() == expected
+
+
+def shared_memory():
+    """The descriptors and mappings of shared memory that this process has. A segment is a file in no folder."""
+    folder = pathlib.Path("/proc/self")
+    mappings = [line for line in (folder / "maps").read_text().splitlines() if SEGMENT in line]
+    descriptors = []
+    for entry in (folder / "fd").iterdir():
+        # The folder's own has gone.
+        with contextlib.suppress(FileNotFoundError):
+            descriptors.append(os.readlink(entry))
+    return mappings + [target for target in descriptors if SEGMENT in target]
+
+
+def assert_nothing_left():
+    """Asserts that this process, once it has left its group, has none of the group's shared memory."""
+    assert shared_memory(), "segments have another name than this test knows"
+    dist.destroy_process_group()
+    gc.collect()
+    assert not shared_memory()
 
 
 def _main(rank, n, path, pipe, function, arguments, options):
