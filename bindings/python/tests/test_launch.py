@@ -110,6 +110,32 @@ def test_init_without_a_launcher_says_what_to_do():
     assert "shmccl run -n N -- python PROGRAM" in done.stderr.splitlines()[-1]
 
 
+def test_init_takes_no_argument_in_vain(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
+import shmccl
+
+for arguments in {"heap": "64M"}, {"rank": 0, "size": 1}, {"rank": 0}, {"size": 1}:
+    try:
+        shmccl.init(**arguments)
+    except shmccl.InvalidArgument as error:
+        assert len(str(error).splitlines()) == 1 and "=" in str(error)
+    else:
+        raise AssertionError(arguments)
+with shmccl.init(timeout=7.5) as comm:
+    print(comm.timeout)
+""")
+    command = [sys.executable, "-m", "shmccl", "run", "-n", "1", "--", sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7.5\n", done.stderr
+
+
+def test_a_rank_without_a_size_is_refused_everywhere():
+    for arguments in {"rank": 0}, {"size": 2}, {"id": shmccl.UniqueId(), "rank": 0}, {"id": shmccl.UniqueId()}:
+        with pytest.raises(shmccl.InvalidArgument, match="size="):
+            shmccl.init(**arguments)
+
+
 def test_ranks_on_several_machines_are_told_so_at_once():
     (env, *_) = environments(4, ("RANK", "WORLD_SIZE"), LOCAL_WORLD_SIZE="2")
     done = subprocess.run([*PROGRAM, "init"], env=env, capture_output=True, text=True, timeout=60)
@@ -134,7 +160,7 @@ def nobody_is_left(group):
     pytest.fail("a process of the job is left")
 
 
-@pytest.mark.parametrize("where", ["channel", "barrier", "work"])
+@pytest.mark.parametrize("where", ["channel", "barrier", "work", "stream's block", "stream", "program", "thread"])
 def test_ctrl_c_ends_a_wait(where):
     child = subprocess.Popen([*PROGRAM, "alone", where], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "waits\n"
