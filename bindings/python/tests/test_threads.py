@@ -22,12 +22,12 @@ def on_thread(run):
 @pytest.mark.parametrize("block", ["group", "start"])
 def test_calls_of_another_thread_are_no_part_of_a_block(block):
     comm = shmccl.init_all(1)[0]
-    mine = np.zeros(1)
+    mine, theirs = np.zeros(1), np.zeros(1)
     with getattr(comm, block)() as opened:
         comm.all_reduce(np.ones(1), out=mine)
         # Made at once, and not at the end of this block.
-        assert on_thread(lambda: comm.all_reduce(np.full(1, 7.0))[0]) == 7.0
-        assert mine[0] == 0.0
+        assert on_thread(lambda: comm.all_reduce(np.full(1, 7.0), out=theirs)) is theirs
+        assert (mine[0], theirs[0]) == (0.0, 7.0)
     if block == "start":
         opened.wait()
     assert mine[0] == 1.0
@@ -116,34 +116,40 @@ def test_what_needs_no_call_is_told_while_another_thread_is_in_one():
         comm.timeout  # noqa: B018
 
 
-def test_groups_and_calls_of_two_threads_on_one_stream_do_not_block_each_other():
-    comm = shmccl.init_all(1)[0]
+def test_a_group_and_a_call_on_one_stream_do_not_wait_for_each_other():
+    comm, peer = shmccl.init_all(2, timeout=20)
     stream = comm.stream()
-    arrays = [np.ones(1), np.ones(1)]
 
-    def calls():
-        for _ in range(2000):
-            comm.all_reduce(arrays[0], out=arrays[0], stream=stream)
+    def call():
+        comm.all_reduce(np.ones(1), stream=stream)
 
-    def groups():
-        for _ in range(2000):
-            with comm.group(stream=stream):
-                comm.all_reduce(arrays[1], out=arrays[1])
+    def group():
+        with comm.group(stream=stream):
+            comm.all_reduce(np.ones(1))
 
-    threads = [threading.Thread(target=run, daemon=True) for run in (calls, groups)]
-    [thread.start() for thread in threads]
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
+    for _ in range(3):
+        calling = in_a_call(comm)
+        threads = [threading.Thread(target=run, daemon=True) for run in (call, group)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.02)
+        # Both wait for the call to end, and go on then.
+        peer.barrier()
+        for thread in [calling, *threads]:
+            thread.join(10)
+            assert not thread.is_alive()
+        for _ in threads:
+            assert peer.all_reduce(np.ones(1))[0] == 2.0
     stream.close()
 
 
 def test_ctrl_c_ends_a_stream_with_its_epoch_and_another_exception_waits_for_it():
     comm, peer = shmccl.init_all(2, timeout=20)
+    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), comm.stream() as stream:
         comm.all_reduce(np.ones(1), stream=stream)
         raise KeyboardInterrupt
-    assert peer.revoked
+    assert peer.revoked and time.monotonic() - start < 10
     # Another exception waits for what was enqueued, and ends nothing.
     alone = shmccl.init_all(1)[0]
     result = np.zeros(1)
