@@ -48,6 +48,10 @@ const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 /// The communicators that are to leave when the interpreter ends.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
+/// The process that these are of. A child of a fork has copies of them, and a thread that held a
+/// lock of one is not there.
+static OPENED_BY: AtomicU32 = AtomicU32::new(0);
+
 impl Shared {
     /// Shares `comm`, whose epoch has `allocations`.
     ///
@@ -72,8 +76,10 @@ impl Shared {
             recovered,
             successor: OnceLock::new(),
         });
-        let mut open = lock(&OPEN);
-        open.retain(|other| other.strong_count() > 0);
+        let (mut open, process) = (lock(&OPEN), std::process::id());
+        // Relaxed: it changes under the lock, and whoever looks without it asks for its own number.
+        let is_first = OPENED_BY.swap(process, Ordering::Relaxed) != process;
+        open.retain(|other| !is_first && other.strong_count() > 0);
         open.push(Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -207,6 +213,10 @@ pub fn at_drop(end: impl FnOnce(Python<'_>) -> PyResult<()>) {
 /// `KeyboardInterrupt`.
 #[pyfunction]
 pub fn leave_all(py: Python<'_>) -> PyResult<()> {
+    // Relaxed: see where it is stored.
+    if OPENED_BY.load(Ordering::Relaxed) != std::process::id() {
+        return Ok(());
+    }
     detached(py, || {
         let open: Vec<_> = lock(&OPEN).drain(..).filter_map(|shared| shared.upgrade()).collect();
         open.iter().try_for_each(|shared| shared.leave_at_end())

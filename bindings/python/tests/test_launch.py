@@ -219,3 +219,30 @@ def test_a_unique_id_is_pickled_and_printed():
     assert pickle.loads(pickle.dumps(id)) == id == shmccl.UniqueId(str(id))
     with pytest.raises(ValueError):
         shmccl.UniqueId("no id")
+
+
+@pytest.mark.parametrize("n, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
+def test_a_launch_without_ranks_is_refused(n, error):
+    with pytest.raises(error):
+        shmccl.launch(print, n)
+
+
+FORKED = """
+import os, sys, threading, time
+import shmccl
+comms = shmccl.init_all(2)
+waiting = threading.Thread(target=lambda: comms[0].recv(bytearray(4), 1), daemon=True)
+waiting.start()
+time.sleep(0.3)
+if child := os.fork():
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    comms[1].send(bytearray(4), 0)
+    waiting.join()
+else:
+    sys.exit(5)
+"""
+
+
+def test_a_forked_child_ends_though_a_thread_of_its_parent_was_in_a_call():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "5\n", done.stderr
