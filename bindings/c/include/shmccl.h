@@ -839,7 +839,8 @@ shmcclResult_t shmcclBarrier(shmcclComm_t comm);
  * behind collective calls that were started before. So messages that must not wait for these have
  * a communicator of their own (`shmcclCommDuplicate`).
  *
- * A failure of this function has started nothing, and `done` is not called.
+ * A failure of this function that has a `request` to fill has started nothing, and `done` is not
+ * called.
  *
  * Duties of the caller:
  * `calls` leads to `ncalls` calls. Their buffers are the operation's until it is done. `done` may

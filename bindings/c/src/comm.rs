@@ -14,7 +14,7 @@ use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
 
 use crate::failure::{Failure, answer, note};
 use crate::group::{self, PendingInit};
-use crate::handles::{Handles, lock};
+use crate::handles::{Handles, Reserved, lock};
 use crate::recovery::RecoveredFrom;
 use crate::types::shmcclResult_t::{self, *};
 use crate::types::{elements, required, shmcclComm_t, shmcclUniqueId, signed, unsigned};
@@ -53,7 +53,13 @@ pub(crate) struct CommState {
     pub(crate) recovery: Option<RecoveredFrom>,
 }
 
-static COMMS: Handles<CommState, 4096> = Handles::new(1, "comm");
+static COMMS: Handles<CommState, MAX_COMMS> = Handles::new(1, "comm");
+
+const MAX_COMMS: usize = 4096;
+
+/// Where a communicator will stand that is still to be made. Each rank takes it first: the others
+/// are not left behind with a communicator that one of them has no room for.
+pub(crate) struct CommPlace(Reserved<'static, CommState, MAX_COMMS>);
 
 static MEMBERSHIPS: AtomicUsize = AtomicUsize::new(0);
 
@@ -135,10 +141,10 @@ impl CommState {
         newcomm: Option<&mut shmcclComm_t>,
         derive: impl FnOnce(&mut Communicator) -> Result<Option<Communicator>, Error>,
     ) -> Result<(), Failure> {
-        let newcomm = required(newcomm, "newcomm")?;
+        let (newcomm, place) = (required(newcomm, "newcomm")?, COMMS.reserve()?);
         let derived = self.with(|comm| Ok(derive(comm)?))?;
         *newcomm = match derived.map(prepared).transpose()? {
-            Some(derived) => COMMS.insert(Self::of(derived, self.membership, self.recovery))?,
+            Some(derived) => place.fill(Self::of(derived, self.membership, self.recovery)),
             None => std::ptr::null_mut(),
         };
         Ok(())
@@ -168,26 +174,34 @@ pub(crate) fn place_among(members: &[Rank], rank: Rank) -> c_int {
     place.map_or(-1, |place| c_int::try_from(place).unwrap_or(c_int::MAX))
 }
 
-/// Takes a communicator that all its ranks have made, with the memory of its calls.
-fn adopt(mut comm: Communicator) -> Result<shmcclComm_t, Failure> {
-    if comm.was_restarted() {
-        // It is not yet with the others.
-        let told = RecoveredFrom::hear(&mut comm);
-        let recovery = *lock(&told);
-        return keep(comm, recovery);
+impl CommPlace {
+    /// # Errors
+    /// All places are taken.
+    pub(crate) fn reserve() -> Result<Self, Failure> {
+        COMMS.reserve().map(Self)
     }
-    keep(prepared(comm)?, None)
+
+    /// Takes a communicator that all its ranks have made, with the memory of its calls.
+    fn adopt(self, mut comm: Communicator) -> Result<shmcclComm_t, Failure> {
+        if comm.was_restarted() {
+            // It is not yet with the others.
+            let told = RecoveredFrom::hear(&mut comm);
+            let recovery = *lock(&told);
+            return Ok(self.keep(comm, recovery));
+        }
+        Ok(self.keep(prepared(comm)?, None))
+    }
+
+    /// Takes a communicator of a new epoch.
+    pub(crate) fn keep(self, comm: Communicator, recovery: Option<RecoveredFrom>) -> shmcclComm_t {
+        self.0.fill(CommState::first(comm, recovery))
+    }
 }
 
 /// Takes the memory of calls, so that no later one waits for ranks that it does not concern.
 fn prepared(mut comm: Communicator) -> Result<Communicator, Failure> {
     comm.prepare()?;
     Ok(comm)
-}
-
-/// Takes a communicator of a new epoch.
-pub(crate) fn keep(comm: Communicator, recovery: Option<RecoveredFrom>) -> Result<shmcclComm_t, Failure> {
-    COMMS.insert(CommState::first(comm, recovery))
 }
 
 /// Makes a unique id, and begins to host its meeting in a thread of this process. The process must
@@ -209,7 +223,8 @@ pub extern "C" fn shmcclGetUniqueId(uniqueId: Option<&mut shmcclUniqueId>) -> sh
 pub extern "C" fn shmcclCommInit(comm: Option<&mut shmcclComm_t>) -> shmcclResult_t {
     answer(|| {
         let comm = required(comm, "comm")?;
-        *comm = adopt(Communicator::from_env()?)?;
+        let place = CommPlace::reserve()?;
+        *comm = place.adopt(Communicator::from_env()?)?;
         Ok(())
     })
 }
@@ -273,7 +288,8 @@ pub(crate) struct RankInit {
 impl RankInit {
     /// Meets the others, and returns the handle of the communicator.
     pub(crate) fn meet(&self) -> Result<shmcclComm_t, Failure> {
-        adopt(Communicator::init_rank_with(self.n_ranks, &self.id, self.rank, &self.options)?)
+        let place = CommPlace::reserve()?;
+        place.adopt(Communicator::init_rank_with(self.n_ranks, &self.id, self.rank, &self.options)?)
     }
 }
 
@@ -315,8 +331,9 @@ pub unsafe extern "C" fn shmcclCommInitAll(comms: *mut shmcclComm_t, nranks: c_i
         if comms.is_null() {
             return Err(Failure::null("comms"));
         }
-        let made = Communicator::init_all(unsigned(nranks, "nranks")?)?;
-        let handles = prepare_all(made)?;
+        let n_ranks = unsigned(nranks, "nranks")?;
+        let places = (0..n_ranks).map(|_| CommPlace::reserve()).collect::<Result<Vec<_>, _>>()?;
+        let handles = prepare_all(places, Communicator::init_all(n_ranks)?)?;
         for (index, handle) in handles.into_iter().enumerate() {
             // SAFETY: there are `nranks` of them, for which the caller has room.
             let place = unsafe { comms.add(index) };
@@ -328,13 +345,15 @@ pub unsafe extern "C" fn shmcclCommInitAll(comms: *mut shmcclComm_t, nranks: c_i
 }
 
 /// Prepares the ranks of one process, each in a thread, because they wait for each other.
-fn prepare_all(comms: Vec<Communicator>) -> Result<Vec<shmcclComm_t>, Failure> {
+fn prepare_all(places: Vec<CommPlace>, comms: Vec<Communicator>) -> Result<Vec<shmcclComm_t>, Failure> {
     /// A handle on its way between threads.
     struct Handle(shmcclComm_t);
     // SAFETY: a handle is a number, and leads nowhere.
     unsafe impl Send for Handle {}
     std::thread::scope(|scope| {
-        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| adopt(comm).map(Handle))).collect();
+        let spawn =
+            |(place, comm): (CommPlace, Communicator)| scope.spawn(move || place.adopt(comm).map(Handle));
+        let threads: Vec<_> = places.into_iter().zip(comms).map(spawn).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Handle, Failure>>| {
             thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic))).map(|handle| handle.0)
         };
@@ -434,11 +453,12 @@ pub unsafe extern "C" fn shmcclCommShrink(
         let excluded = unsafe { elements(excludeRanksList, count, "excludeRanksList") }?;
         let excluded = excluded.iter().map(|rank| state.member(*rank, "excludeRanksList"));
         let excluded = excluded.collect::<Result<Vec<_>, _>>()?;
+        let place = CommPlace::reserve()?;
         let shrunk = state.with(|comm| {
             excluded.into_iter().try_for_each(|rank| comm.give_up(rank))?;
             Ok(comm.shrink()?)
         })?;
-        *newcomm = adopt(shrunk.comm)?;
+        *newcomm = place.adopt(shrunk.comm)?;
         if !lost.is_null() {
             for (index, rank) in shrunk.lost.iter().enumerate() {
                 // SAFETY: the caller has room for all ranks of `comm`, which these are some of.
@@ -467,7 +487,8 @@ pub extern "C" fn shmcclCommGrow(
     answer(|| {
         let (state, newcomm) = (CommState::get(comm)?, required(newcomm, "newcomm")?);
         let (n_ranks, id) = (unsigned(nranks, "nranks")?, uniqueId.map(unique_id).transpose()?);
-        *newcomm = adopt(state.with(|comm| Ok(comm.grow(n_ranks, id.as_ref())?))?)?;
+        let place = CommPlace::reserve()?;
+        *newcomm = place.adopt(state.with(|comm| Ok(comm.grow(n_ranks, id.as_ref())?))?)?;
         Ok(())
     })
 }
@@ -481,7 +502,8 @@ pub extern "C" fn shmcclCommJoin(
     answer(|| {
         let newcomm = required(newcomm, "newcomm")?;
         let id = unique_id(uniqueId.ok_or_else(|| Failure::null("uniqueId"))?)?;
-        *newcomm = adopt(Communicator::join(&id)?)?;
+        let place = CommPlace::reserve()?;
+        *newcomm = place.adopt(Communicator::join(&id)?)?;
         Ok(())
     })
 }

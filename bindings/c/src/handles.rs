@@ -4,6 +4,7 @@
 //! handle that was freed, that is of another kind or that was never given is told from a living
 //! one, up to 2^24 handles later in the same slot.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::failure::Failure;
@@ -19,6 +20,12 @@ pub(crate) struct Handles<T, const N: usize> {
     name: &'static str,
     slots: [Mutex<Slot<T>>; N],
     free: Mutex<FreeSlots>,
+}
+
+/// A slot of a table that waits for its object. It is free again when it is dropped.
+pub(crate) struct Reserved<'a, T, const N: usize> {
+    table: &'a Handles<T, N>,
+    index: usize,
 }
 
 struct Slot<T> {
@@ -40,22 +47,24 @@ impl<T, const N: usize> Handles<T, N> {
         Self { kind, name, slots, free: Mutex::new(FreeSlots { reusable: Vec::new(), fresh: 0 }) }
     }
 
+    /// Keeps a slot free for an object. What cannot be undone is done after that: it gets its
+    /// handle for certain.
+    pub(crate) fn reserve(&self) -> Result<Reserved<'_, T, N>, Failure> {
+        let mut free = lock(&self.free);
+        let index = match free.reusable.pop() {
+            Some(index) => index,
+            None if free.fresh < N => {
+                free.fresh += 1;
+                free.fresh - 1
+            }
+            None => return Err(self.exhausted()),
+        };
+        Ok(Reserved { table: self, index })
+    }
+
     /// Takes `object`, and returns its handle.
     pub(crate) fn insert<H>(&self, object: Arc<T>) -> Result<*mut H, Failure> {
-        let index = {
-            let mut free = lock(&self.free);
-            match free.reusable.pop() {
-                Some(index) => index,
-                None if free.fresh < N => {
-                    free.fresh += 1;
-                    free.fresh - 1
-                }
-                None => return Err(self.exhausted()),
-            }
-        };
-        let mut slot = lock(&self.slots[index]);
-        slot.object = Some(object);
-        Ok(std::ptr::without_provenance_mut(self.handle(index, slot.generation)))
+        Ok(self.reserve()?.fill(object))
     }
 
     /// Returns the object of a handle.
@@ -108,6 +117,23 @@ impl<T, const N: usize> Handles<T, N> {
     }
 }
 
+impl<T, const N: usize> Reserved<'_, T, N> {
+    /// Takes `object`, and returns its handle.
+    pub(crate) fn fill<H>(self, object: Arc<T>) -> *mut H {
+        let reserved = ManuallyDrop::new(self);
+        let (table, index) = (reserved.table, reserved.index);
+        let mut slot = lock(&table.slots[index]);
+        slot.object = Some(object);
+        std::ptr::without_provenance_mut(table.handle(index, slot.generation))
+    }
+}
+
+impl<T, const N: usize> Drop for Reserved<'_, T, N> {
+    fn drop(&mut self) {
+        lock(&self.table.free).reusable.push(self.index);
+    }
+}
+
 /// Locks what no panic leaves half changed.
 pub(crate) fn lock<T: ?Sized>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
@@ -148,5 +174,17 @@ mod tests {
         assert_eq!(table.insert::<()>(Arc::new(3)).unwrap_err().code(), shmcclResult_t::shmcclExhausted);
         table.take(first).unwrap();
         assert!(table.insert::<()>(Arc::new(3)).is_ok());
+    }
+    #[test]
+    fn a_slot_that_was_reserved_is_taken_until_it_is_dropped_or_its_object_is() {
+        let table = Handles::<u32, 1>::new(1, "number");
+        let reserved = table.reserve().unwrap();
+        assert_eq!(table.insert::<()>(Arc::new(1)).unwrap_err().code(), shmcclResult_t::shmcclExhausted);
+        drop(reserved);
+        let given: *mut () = table.reserve().unwrap().fill(Arc::new(2));
+        assert_eq!(*table.get(given).unwrap(), 2);
+        assert!(table.reserve().is_err());
+        table.take(given).unwrap();
+        assert!(table.reserve().is_ok());
     }
 }

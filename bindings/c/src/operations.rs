@@ -296,7 +296,8 @@ pub type shmcclDone_t = Option<unsafe extern "C" fn(*mut c_void, shmcclResult_t,
 /// behind collective calls that were started before. So messages that must not wait for these have
 /// a communicator of their own (`shmcclCommDuplicate`).
 ///
-/// A failure of this function has started nothing, and `done` is not called.
+/// A failure of this function that has a `request` to fill has started nothing, and `done` is not
+/// called.
 ///
 /// # Safety
 /// `calls` leads to `ncalls` calls. Their buffers are the operation's until it is done. `done` may
@@ -368,8 +369,9 @@ fn start(state: &Arc<CommState>, calls: Vec<Call>, done: Done) -> Result<shmcclR
         done.tell(outcome.as_ref().err().map(|error| Failure::from(&**error)).as_ref());
     };
     let put = |taker: &mut Starting| calls.into_iter().try_for_each(|call| call.put(taker));
+    let place = REQUESTS.reserve()?;
     let work = state.with(|comm| Ok(comm.start(ended, put)?))?;
-    REQUESTS.insert(Arc::new(RequestState { work, status }))
+    Ok(place.fill(Arc::new(RequestState { work, status })))
 }
 
 /// What is to be called when an operation has ended.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use shmccl::Communicator;
 
-use crate::comm::{CommState, keep};
+use crate::comm::{CommPlace, CommState};
 use crate::failure::answer;
 use crate::group;
 use crate::handles::lock;
@@ -52,11 +52,12 @@ pub extern "C" fn shmcclCommRecover(
     answer(|| {
         group::refuse("shmcclCommRecover")?;
         let (state, newcomm) = (CommState::get(comm)?, required(newcomm, "newcomm")?);
+        let place = CommPlace::reserve()?;
         let (recovered, told) = state.with(|comm| {
             let told = RecoveredFrom::hear(comm);
             Ok((comm.recover(completed)?, told))
         })?;
-        *newcomm = keep(recovered, *lock(&told))?;
+        *newcomm = place.keep(recovered, *lock(&told));
         Ok(())
     })
 }

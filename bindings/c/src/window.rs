@@ -15,7 +15,7 @@ use shmccl::{ArenaBuffer, Collectives, Communicator, Error, Rank};
 use crate::comm::CommState;
 use crate::failure::{Failure, answer};
 use crate::group;
-use crate::handles::{Handles, lock};
+use crate::handles::{Handles, Reserved, lock};
 use crate::operand::Operand;
 use crate::stream::StreamState;
 use crate::types::shmcclResult_t;
@@ -49,7 +49,9 @@ pub(crate) struct WindowState {
     parts: Vec<Region>,
 }
 
-static WINDOWS: Handles<WindowState, 4096> = Handles::new(4, "window");
+static WINDOWS: Handles<WindowState, MAX_WINDOWS> = Handles::new(4, "window");
+
+const MAX_WINDOWS: usize = 4096;
 
 /// One kind of signals to wait for.
 #[repr(C)]
@@ -103,18 +105,21 @@ impl Signals {
 struct Offer {
     part: Region,
     memory: Option<ArenaBuffer<Semaphore>>,
+    /// Where the window will stand.
+    place: Reserved<'static, WindowState, MAX_WINDOWS>,
 }
 
 impl Offer {
     /// Names `size` bytes at `buff`, and allocates semaphores if these are to be `made`.
     fn new(state: &CommState, buff: *mut c_void, size: usize, made: bool) -> Result<Self, Failure> {
+        let place = WINDOWS.reserve()?;
         let memory = made.then(|| Signals::allocate(state)).transpose()?;
         if size == 0 {
-            return Ok(Self { part: Region::default(), memory });
+            return Ok(Self { part: Region::default(), memory, place });
         }
         let part = state.region_of(buff.addr(), size as u64);
         let text = format!("buff is {buff:p}, expected memory of shmcclMemAlloc, {size} bytes of it");
-        Ok(Self { part: part.ok_or_else(|| Failure::argument(text))?, memory })
+        Ok(Self { part: part.ok_or_else(|| Failure::argument(text))?, memory, place })
     }
 
     /// Returns what the others are told: whether it can be, and where.
@@ -142,9 +147,9 @@ pub extern "C" fn shmcclCommWindowRegister(
         let mut signals = lock(&state.signals);
         let offer = Offer::new(&state, buff, size, signals.is_none());
         let mut told = vec![0; 4 * state.n_ranks()];
-        let window = state.with(|comm| {
+        let (place, window) = state.with(|comm| {
             comm.all_gather(&offer.as_ref().map_or([0; 4], Offer::words), &mut told)?;
-            let memory = offer?.memory;
+            let Offer { memory, place, .. } = offer?;
             let (words, _) = told.as_chunks::<4>();
             if let Some(failed) = words.iter().position(|words| words[0] == 0) {
                 let text = format!("rank {failed} could not register its part of the window");
@@ -156,9 +161,9 @@ pub extern "C" fn shmcclCommWindowRegister(
             }
             let parts = words.iter().map(|words| Region::new(HeapOffset::new(words[1]), words[2])).collect();
             let signals = signals.as_ref().map(Arc::clone).expect("made with the first window");
-            Ok(WindowState { comm: handle, signals, parts })
+            Ok((place, WindowState { comm: handle, signals, parts }))
         })?;
-        *win = WINDOWS.insert(Arc::new(window))?;
+        *win = place.fill(Arc::new(window));
         Ok(())
     })
 }

@@ -41,19 +41,12 @@ pub fn has_raised() -> bool {
     .unwrap_or(true)
 }
 
-/// Says to C whether a wait is to end, as [`detached`] asks.
-extern "C" fn interrupt_check_of_c() -> c_int {
+/// Says to C whether a wait is to end, as [`detached`] asks. What a handler has raised is kept.
+pub(crate) extern "C" fn has_raised_for_c() -> c_int {
     has_raised().into()
 }
 
-/// The address of `int check(void)`, for waits of extension modules in C: it looks at Python's
-/// signals and keeps what their handlers raise.
-#[pyfunction]
-pub fn interrupt_check() -> usize {
-    (interrupt_check_of_c as *const ()).expose_provenance()
-}
-
-/// Raises what `interrupt_check` has kept on this thread, if anything.
+/// Raises what has ended a wait of the table on this thread, if anything.
 ///
 /// # Errors
 /// That.

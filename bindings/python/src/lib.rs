@@ -67,7 +67,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
-    module.add_function(wrap_pyfunction!(interrupt::interrupt_check, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
     module.add_function(wrap_pyfunction!(plan_check::check_plan, module)?)?;

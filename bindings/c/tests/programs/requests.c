@@ -132,6 +132,26 @@ static void wrong_calls_start_nothing(void) {
     EXPECT(told.calls == 0);
 }
 
+/* One request too many fails before it has started anything; the next one is like all others. */
+static void a_request_without_a_place_starts_nothing(void) {
+    enum { PLACES = 1 << 16 };
+    static shmcclRequest_t requests[PLACES];
+    int32_t x = rank, y;
+    Told told = {0};
+    shmcclCall_t one = call(shmcclOpAllReduce, &x, &y, 1, 0, 0);
+    for (int i = 0; i < PLACES; i++) {
+        OK(shmcclSubmit(comm, &one, 1, NULL, NULL, &requests[i]));
+        OK(shmcclRequestWait(requests[i], 0));
+    }
+    shmcclRequest_t more;
+    FAILS(shmcclExhausted, "all 65536 are in use", shmcclSubmit(comm, &one, 1, tell, &told, &more));
+    OK(shmcclRequestFree(requests[0]));
+    OK(shmcclSubmit(comm, &one, 1, tell, &told, &requests[0]));
+    OK(shmcclRequestWait(requests[0], 0));
+    EXPECT(told.calls == 1 && y == n * (n - 1) / 2);
+    for (int i = 0; i < PLACES; i++) OK(shmcclRequestFree(requests[i]));
+}
+
 /* What was started ends when the epoch does. */
 static void a_revoked_epoch_ends_what_was_started(void) {
     int32_t x = 1, y;
@@ -164,6 +184,7 @@ int main(void) {
     messages_progress_together();
     whoever_sends_is_named();
     wrong_calls_start_nothing();
+    a_request_without_a_place_starts_nothing();
     a_revoked_epoch_ends_what_was_started();
     OK(shmcclCommDestroy(messages));
     OK(shmcclCommDestroy(comm));

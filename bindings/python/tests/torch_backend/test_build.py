@@ -130,6 +130,14 @@ def test_a_shim_for_a_package_is_compiled_under_the_name_by_which_it_is_found(tm
     assert sorted(tmp_path.iterdir()) == sorted([fake, made])
 
 
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("SHMCCL_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(_build, "prebuilt", lambda: tmp_path / "none")
+    with pytest.raises(_build.ShimUnavailable, match="cannot be put into .*cache .set SHMCCL_CACHE"):
+        _build.find()
+
+
 def test_a_shim_that_cannot_be_compiled_says_why(tmp_path, monkeypatch, capfd):
     broken = tmp_path / "shim.cpp"
     broken.write_text("#error nothing to be had\n")

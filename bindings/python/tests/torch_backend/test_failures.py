@@ -1,5 +1,6 @@
 """Ranks that die, operations that nobody joins, and what is left behind."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -78,21 +79,23 @@ def test_an_operation_that_nobody_joins_ends_at_the_deadline_of_the_group():
     assert good, result
 
 
-def own_deadline(rank, n):
+def own_deadline(rank, n, is_async):
     dist.barrier()
     if rank == 0:
         options = dist.AllreduceOptions()
         options.timeout = timedelta(milliseconds=300)
-        work = backend().allreduce([torch.ones(4)], options)
+        options.asyncOp = is_async
         with pytest.raises(dist.DistBackendError, match="timed out after 300 ms"):
-            work.wait()
+            backend().allreduce([torch.ones(4)], options).wait()
+        assert_error(backend(), ErrorType.TIMEOUT)
         over().set("over", "1")
     else:
         over().wait(["over"])
 
 
-def test_an_operation_may_have_a_deadline_of_its_own():
-    good, result = outcomes(2, own_deadline)[0]
+@pytest.mark.parametrize("is_async", (False, True))
+def test_an_operation_may_have_a_deadline_of_its_own(is_async):
+    good, result = outcomes(2, own_deadline, is_async, timeout=600)[0]
     assert good, result
 
 
@@ -135,24 +138,109 @@ def test_nothing_is_left_behind_by_a_killed_rank(tmp_path):
     assert not {name for name in shared_memory() - before if "shmccl" in name}
 
 
-def interrupted(rank, n):
+class Stop(Exception):
+    """What a handler of signals raises."""
+
+
+def stop(number, frame):
+    raise Stop("by the handler")
+
+
+def reduces():
+    dist.all_reduce(torch.ones(4))
+
+
+def waits():
+    dist.all_reduce(torch.ones(4), async_op=True).wait()
+
+
+def receives():
+    dist.recv(torch.empty(4), 1)
+
+
+def alone_in_its_group():
+    """A group to which the other rank does not come."""
+    store = dist.PrefixStore("lone", over())
+    return type(backend())(store=store, rank=0, size=2, timeout=timedelta(seconds=600), name="lone", ranks=[], place="here",
+                           reconfigurable=False)
+
+
+def meets():
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    alone_in_its_group().allreduce([torch.ones(4)], options)
+
+
+def interrupted(rank, n, action, handler, raised):
     dist.barrier()
     if rank == 0:
-        with pytest.raises(KeyboardInterrupt):
-            dist.all_reduce(torch.ones(4))
-        return
-    time.sleep(0.5)
-    store = dist.distributed_c10d._get_default_group().get_group_store()
-    os.kill(int(store.get("pid")), signal.SIGINT)
+        signal.signal(signal.SIGINT, handler)
+        over().set("pid", str(os.getpid()))
+        with pytest.raises(raised):
+            action()
+        over().set("over", "1")
+    else:
+        pid = int(over().get("pid"))
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGINT)
+        over().wait(["over"])
 
 
-def interruptible(rank, n):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize("action", (reduces, waits, receives, meets), ids=lambda function: function.__name__)
+@pytest.mark.parametrize("handler, raised", ((signal.default_int_handler, KeyboardInterrupt), (stop, Stop)), ids=("ctrl_c", "own"))
+def test_an_interrupt_ends_a_wait_while_the_other_rank_does_not_come(action, handler, raised):
+    for good, result in outcomes(2, interrupted, action, handler, raised, timeout=600):
+        assert good, result
+
+
+def gone_before_they_meet(rank, n):
     if rank == 0:
-        dist.distributed_c10d._get_default_group().get_group_store().set("pid", str(os.getpid()))
-    interrupted(rank, n)
+        # Its destructor waits for nobody who does not come.
+        alone_in_its_group()
+        gc.collect()
 
 
-def test_an_interrupt_ends_a_wait():
-    good, result = outcomes(2, interruptible)[0]
-    assert good, result
+def test_a_group_that_has_not_met_can_be_dropped():
+    run(2, gone_before_they_meet, timeout=600)
+
+
+def dropped_while_it_runs(rank, n):
+    group = dist.new_group(timeout=timedelta(seconds=600))
+    tensor = torch.ones(4)
+    dist.barrier(group=group)
+    if rank == 0:
+        # It ends on a thread of the engine, as the last that has the group.
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        dist.destroy_process_group(group)
+        del work, group
+        gc.collect()
+        over().set("left to itself", "1")
+        over().wait(["over"])
+    else:
+        over().wait(["left to itself"])
+        dist.all_reduce(tensor, group=group)
+        with pytest.raises(dist.DistBackendError, match="rank 0"):
+            dist.all_reduce(tensor, group=group)
+        over().set("over", "1")
+
+
+def test_a_group_whose_last_operation_ends_after_it_was_destroyed_is_left():
+    run(2, dropped_while_it_runs)
+
+
+def new_deadline(rank, n):
+    group = dist.new_group(timeout=timedelta(seconds=600))
+    dist.barrier(group=group)
+    if rank == 0:
+        group._get_backend(torch.device("cpu")).set_timeout(timedelta(milliseconds=300))
+        # The engine itself keeps it, and knows who is missing.
+        with pytest.raises(dist.DistBackendError, match="timed out.*rank 1"):
+            dist.all_reduce(torch.ones(4), group=group)
+        over().set("over", "1")
+    else:
+        over().wait(["over"])
+
+
+def test_a_group_may_get_another_deadline():
+    for good, result in outcomes(2, new_deadline):
+        assert good, result

@@ -141,6 +141,31 @@ def completion_hooks(rank, n):
     assert seen == [("OpType.ALLREDUCE", 1), ("OpType.ALLREDUCE", 2), ("OpType.ALLREDUCE", 3), ("OpType.BROADCAST", 4)]
 
 
+def no_such_luck(*_):
+    raise ValueError("no such luck")
+
+
+def hooks_that_raise(rank, n):
+    default()._register_on_completion_hook(no_such_luck)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    dist.all_reduce(torch.ones(1))
+    default()._wait_for_pending_works()
+    if not hasattr(backend(), "register_abort_hook"):
+        return
+    backend().register_abort_hook(0, no_such_luck)
+    dist.barrier()
+    if rank == 0:
+        backend().abort()
+    with pytest.raises(dist.DistBackendError, match="shmccl: all_reduce on rank"):
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+
+
+def test_a_hook_that_raises_is_heard_of_and_ends_nothing(capfd):
+    run(2, hooks_that_raise, timeout=600)
+    assert "no such luck" in capfd.readouterr().err
+
+
 def split_and_merge(rank, n):
     def options(name):
         made = backend().options

@@ -1,6 +1,7 @@
 """Groups whose ranks are on several hosts, which these tests make up."""
 
 import concurrent.futures
+import datetime
 import gc
 import os
 import threading
@@ -223,6 +224,40 @@ def left_alone(rank, n):
 
 def test_a_group_is_destroyed_once_the_time_is_over_of_what_the_other_host_does_not_join(tmp_path):
     run(2, on_hosts(left_alone, "ab", timeout=2), str(tmp_path / "store"))
+
+
+def polled(rank, n):
+    store = group().get_group_store()
+    if rank == 1:
+        store.wait(["polled"])
+        return dist.all_reduce(torch.ones(4))
+    work = backend().allreduce([torch.ones(4)], dist.AllreduceOptions())
+    assert not work.is_completed() and not work.is_success() and work.exception() is None
+    store.set("polled", "1")
+    work.wait()
+    assert work.is_completed() and work.is_success() and work.exception() is None
+
+
+def test_the_backends_own_works_can_be_polled(tmp_path):
+    run(2, on_hosts(polled, "ab"), str(tmp_path / "store"))
+
+
+def own_deadline(rank, n):
+    store = group().get_group_store()
+    dist.barrier()
+    if rank == 1:
+        return store.wait(["over"])
+    options = dist.AllreduceOptions()
+    options.timeout = datetime.timedelta(milliseconds=300)
+    # Rank 2 may see first that rank 0 has gone.
+    with pytest.raises(RuntimeError, match="[Tt]imed out" if rank == 0 else ""):
+        backend().allreduce([torch.ones(4)], options).wait()
+    store.set("over", "1")
+
+
+@pytest.mark.parametrize("layout", ("aab", "ab"))
+def test_a_collective_may_have_a_deadline_of_its_own(layout, tmp_path):
+    run(len(layout), on_hosts(own_deadline, layout, timeout=600), str(tmp_path / "store"))
 
 
 def aborted_by_another_thread(rank, n):

@@ -80,15 +80,22 @@ def test_whoever_is_killed_the_others_name_it_and_go_on(tmp_path):
 
 
 FOREVER = r"""
-import os, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 dist.init_process_group("shmccl")
 tensor = torch.ones(8)
 dist.all_reduce(tensor)
 os.write(1, b"begun\n")
-if dist.get_rank() == 0:
-    dist.all_reduce(tensor)
-while True:
-    pass
+store = dist.distributed_c10d._get_default_group().get_group_store()
+try:
+    # Each waits for the other.
+    dist.recv(tensor, 1 - dist.get_rank())
+except KeyboardInterrupt:
+    os.write(1, b"interrupted\n")
+    # Neither goes before both know.
+    store.add("interrupted", 1)
+    while store.add("interrupted", 0) < 2:
+        time.sleep(0.01)
+    raise
 """
 
 
@@ -100,8 +107,8 @@ def test_ctrl_c_ends_all_ranks_of_torchrun(tmp_path):
     assert [job.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
     started = time.monotonic()
     os.killpg(job.pid, signal.SIGINT)
-    said = job.communicate(timeout=60)[1]
+    told, said = job.communicate(timeout=60)
     print(f"ended after {time.monotonic() - started:.2f} s")
-    assert job.returncode != 0 and "KeyboardInterrupt" in said
+    assert job.returncode != 0 and "KeyboardInterrupt" in said and told == "interrupted\n" * 2
     with pytest.raises(ProcessLookupError):
         os.killpg(job.pid, 0)

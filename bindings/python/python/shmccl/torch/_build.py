@@ -110,26 +110,28 @@ def locked(path: pathlib.Path):
 
 def build(output: pathlib.Path) -> pathlib.Path:
     """Compiles the shim, unless another process has done so meanwhile. Says so in one line."""
-    import torch
-
     if not compiler():
         raise ShimUnavailable("there is no g++ (set CXX to another C++20 compiler) and no prebuilt shim for this torch")
-    with locked(output):
-        if output.exists():
-            return output
-        print(f"shmccl: compiling the backend for torch {torch.__version__} once (about half a minute) ...", end="",
-              file=sys.stderr, flush=True)
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-            made = pathlib.Path(folder) / output.name
-            done = subprocess.run(command(made), capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(" failed", file=sys.stderr, flush=True)
-                first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-400:])
-                raise ShimUnavailable(f"the shim could not be compiled: {first}")
-            made.rename(output)
-        print(f" {time.monotonic() - started:.0f} s: {output}", file=sys.stderr, flush=True)
+    with locked(output), tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        if not output.exists():
+            compile_into(pathlib.Path(folder) / output.name, output)
     return output
+
+
+def compile_into(made: pathlib.Path, output: pathlib.Path) -> None:
+    """Compiles `made`, and gives it its name once it is whole."""
+    import torch
+
+    print(f"shmccl: compiling the backend for torch {torch.__version__} once (about half a minute) ...", end="",
+          file=sys.stderr, flush=True)
+    started = time.monotonic()
+    done = subprocess.run(command(made), capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(" failed", file=sys.stderr, flush=True)
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-400:])
+        raise ShimUnavailable(f"the shim could not be compiled: {first}")
+    made.rename(output)
+    print(f" {time.monotonic() - started:.0f} s: {output}", file=sys.stderr, flush=True)
 
 
 def build_into(folder: pathlib.Path) -> pathlib.Path:
@@ -148,7 +150,10 @@ def find() -> pathlib.Path:
         check_version(shipped)
         return shipped
     made = cached()
-    return made if made.exists() else build(made)
+    try:
+        return made if made.exists() else build(made)
+    except OSError as error:
+        raise ShimUnavailable(f"the shim cannot be put into {made.parent} (set SHMCCL_CACHE to another folder): {error}") from error
 
 
 def load(library: pathlib.Path):

@@ -5,6 +5,7 @@ gather_single. It has no windows and no reconfigure, does not put DDP's buckets 
 neither be polled nor tell sequence numbers, durations and sources.
 """
 
+import contextlib
 import ctypes
 import datetime
 import functools
@@ -21,16 +22,20 @@ import torch
 from torch._C._distributed_c10d import ErrorType, ReduceOp, Work
 from torch.distributed import DistBackendError
 
+from shmccl import _core
+
 from ._in_python import InPython
 
 HEADER = pathlib.Path(__file__).absolute().parent.parent / "include" / "shmccl.h"
 VERSION = 1
 
-SUCCESS, IN_PROGRESS, TIMEOUT, INTERRUPTED, INVALID_ARGUMENT = 0, 7, 11, 19, 4
+SUCCESS, INTERNAL_ERROR, INVALID_ARGUMENT, IN_PROGRESS, TIMEOUT, INTERRUPTED = 0, 3, 4, 7, 11, 19
 (ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, ALL_TO_ALL_V, SEND, RECV) = range(11)
 ANY_SOURCE = -1
 UINT8, MAX = 1, 3
 NO_TIMEOUT = datetime.timedelta(0)
+# What the options of an operation have that nobody has given a time.
+UNSET = datetime.timedelta(milliseconds=-1)
 
 TYPES = {
     torch.int8: 0, torch.uint8: UINT8, torch.int32: 2, torch.uint32: 3, torch.int64: 4, torch.uint64: 5, torch.float16: 6,
@@ -83,6 +88,7 @@ class Table:
         "CommDuplicate": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
         "CommDestroy": (ctypes.c_int, ctypes.c_void_p),
         "CommRevoke": (ctypes.c_int, ctypes.c_void_p),
+        "CommSetTimeout": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
         "Submit": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Call), ctypes.c_size_t, DONE, ctypes.c_void_p,
                    ctypes.POINTER(ctypes.c_void_p)),
         "RequestTest": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
@@ -96,8 +102,6 @@ class Table:
     }
 
     def __init__(self):
-        from shmccl import _core
-
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         address = pointer(_core.table(), b"shmccl.table")
@@ -127,10 +131,21 @@ table = None
 pending = {}
 numbers = itertools.count(1)
 
+# Whether a thread is in a callback of the engine.
+within = threading.local()
+
 
 @DONE
 def ended(number, code, text, rank):
-    pending.pop(number)._end(code, (text or b"").decode(errors="replace"))
+    was_within, within.callback = getattr(within, "callback", False), True
+    try:
+        pending.pop(number)._end(code, (text or b"").decode(errors="replace"))
+    finally:
+        within.callback = was_within
+
+
+def milliseconds(time):
+    return max(1, math.ceil(time.total_seconds() * 1000))
 
 
 def failure(code):
@@ -139,6 +154,7 @@ def failure(code):
 
 def raise_failure(code, text, what):
     if code == INTERRUPTED:
+        _core.raise_interrupt()
         raise KeyboardInterrupt
     raise (ValueError if code == INVALID_ARGUMENT else DistBackendError)(f"shmccl: {what}: {text}")
 
@@ -151,6 +167,8 @@ class Connection:
         self.forks = Forks.n
         self.collectives = self.messages = None
         self.failure = None
+        # How its first operation that has failed did so.
+        self.failed = ErrorType.SUCCESS
         self.met = threading.Event()
         self.closed = False
 
@@ -166,6 +184,10 @@ class Connection:
         except Exception as error:
             self.failure = (TIMEOUT, str(error))
         self.met.set()
+
+    def note_failure(self, code):
+        if self.failed == ErrorType.SUCCESS:
+            self.failed = ErrorType.TIMEOUT if code == TIMEOUT else ErrorType.COMM_ERROR
 
     def describe(self, operation):
         return f"{operation} on rank {self.rank} of group '{self.name}'"
@@ -205,7 +227,7 @@ class Connection:
         return self.store.get(key)
 
     def _meet_at(self, ident):
-        config = Config(ctypes.sizeof(Config), 0, int(self.timeout.total_seconds() * 1000))
+        config = Config(ctypes.sizeof(Config), 0, milliseconds(self.timeout))
         collectives, messages = ctypes.c_void_p(), ctypes.c_void_p()
         if code := table.CommInitRankConfig(ctypes.byref(collectives), self.size, ident, self.rank, ctypes.byref(config)):
             return failure(code)
@@ -214,6 +236,8 @@ class Connection:
             table.CommDestroy(collectives)
             return failed
         self.collectives, self.messages = collectives, messages
+        # It may have changed meanwhile.
+        self._apply_timeout()
         return None
 
     def revoke(self):
@@ -222,23 +246,45 @@ class Connection:
                 if comm:
                     table.CommRevoke(comm)
 
+    def set_timeout(self, timeout):
+        """Gives the waits that begin from now on so much time."""
+        self.timeout = timeout
+        if self.collectives and self.forks == Forks.n:
+            self._apply_timeout()
+
+    def _apply_timeout(self):
+        # It concerns all communicators of the meeting.
+        table.CommSetTimeout(self.collectives, milliseconds(self.timeout))
+
     def close(self):
         if self.forks == Forks.n and not self.closed:
             self.met.wait()
             self.closed = True
 
     def __del__(self):
-        if self.forks == Forks.n:
-            for comm in (self.messages, self.collectives):
-                if comm:
-                    table.CommDestroy(comm)
+        comms = [comm for comm in (self.messages, self.collectives) if comm]
+        if self.forks != Forks.n or not comms:
+            return
+        if not getattr(within, "callback", False):
+            leave(comms)
+            return
+        # It would wait for the operation that the callback is of. Without a thread the communicators stay.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=leave, args=(comms,), daemon=True).start()
+
+
+def leave(comms):
+    for comm in comms:
+        table.CommDestroy(comm)
 
 
 class Pending(Work):
     """One operation, or several that were put together."""
 
-    def __init__(self, connection, operation, outputs, kept=(), after=None):
+    def __init__(self, connection, operation, outputs, kept=(), after=None, timeout=None):
         super().__init__()
+        # Its own time, where that is another than the engine's.
+        self.own_timeout, self.started = timeout, time.monotonic()
         self.connection, self.operation = connection, operation
         self.outputs, self.kept, self.after = outputs, kept, [after] if after else []
         self.requests = []
@@ -272,8 +318,9 @@ class Pending(Work):
             if self.parts:
                 return
         if not self.failure:
-            for function in self.after:
-                function()
+            self._finish()
+        if self.failure:
+            self.connection.note_failure(self.failure[0])
         self.kept, self.after = (), []
         with self.lock:
             self.done = True
@@ -282,6 +329,13 @@ class Pending(Work):
             self.ended.set()
         if future:
             self._resolve(future)
+
+    def _finish(self):
+        try:
+            for function in self.after:
+                function()
+        except Exception as error:
+            self.failure = (INTERNAL_ERROR, str(error))
 
     def _error(self):
         try:
@@ -321,14 +375,25 @@ class Pending(Work):
     def _await(self, timeout):
         if not self.requests:
             raise RuntimeError(f"shmccl: {self.operation} was put together with others; end the coalescing block first")
-        milliseconds = max(0, math.ceil(timeout.total_seconds() * 1000))
+        is_own = not timeout
+        allowed = self.own_timeout if is_own else timeout
+        deadline = allowed and (self.started if is_own else time.monotonic()) + allowed.total_seconds()
         for request in self.requests:
-            code = table.RequestWait(request, milliseconds)
+            code = table.RequestWait(request, self._left(deadline) if deadline else 0)
             if code == INTERRUPTED:
-                raise KeyboardInterrupt
+                raise_failure(code, "", "")
             if code == IN_PROGRESS:
-                raise_failure(TIMEOUT, f"timed out after {milliseconds} ms", self.connection.describe(self.operation))
+                # Past its own time it is ended for all ranks, as the engine does past its own.
+                if is_own:
+                    self.connection.note_failure(TIMEOUT)
+                    self.connection.revoke()
+                text = f"timed out after {milliseconds(allowed)} ms"
+                raise_failure(TIMEOUT, text, self.connection.describe(self.operation))
         self.ended.wait()
+
+    @staticmethod
+    def _left(deadline):
+        return max(1, math.ceil((deadline - time.monotonic()) * 1000))
 
     def get_future(self):
         with self.lock:
@@ -465,14 +530,17 @@ class PythonBackend(InPython):
             raise RuntimeError("shmccl: the backend in Python has no reconfigure; it needs the compiled one (SHMCCL_TORCH=shim)")
         table = table or Table()
         self._batch = None
-        self._failed = ErrorType.SUCCESS
         self._connection = Connection(store, name, rank, size, timeout)
         self._connection.start()
 
     supports_coalescing = property(lambda self: True)
 
+    def set_timeout(self, timeout):
+        super().set_timeout(timeout)
+        self._connection.set_timeout(timeout)
+
     def get_error(self):
-        return self._failed
+        return self._connection.failed
 
     def abort(self):
         self._connection.revoke()
@@ -514,9 +582,18 @@ class PythonBackend(InPython):
         if self._batch and self._batch.thread == threading.get_ident():
             return self._batch.add(calls, True, outputs, kept, after)
         self._sequence += 1
-        if opts.asyncOp:
-            return self._begin(Pending(self._connection, operation, outputs, kept, after), calls, ())
-        return self._execute(operation, calls, outputs, after)
+        timeout = self._own_timeout(opts)
+        if not opts.asyncOp and timeout is None:
+            return self._execute(operation, calls, outputs, after)
+        work = self._begin(Pending(self._connection, operation, outputs, kept, after, timeout), calls, ())
+        if not opts.asyncOp:
+            work.wait()
+        return work
+
+    def _own_timeout(self, opts):
+        """The time of an operation, where it is another than the engine's."""
+        timeout = opts.timeout
+        return None if timeout in (UNSET, self._connection.timeout) else timeout
 
     def _message(self, operation, call, tag, outputs):
         if tag < 0:
@@ -534,7 +611,7 @@ class PythonBackend(InPython):
             if connection.size == 1:
                 self._alone(call)
             elif code := table.Submit(connection.collectives, ctypes.byref(call), 1, NOBODY, None, None):
-                self._failed = ErrorType.TIMEOUT if code == TIMEOUT else ErrorType.COMM_ERROR
+                connection.note_failure(code)
                 raise_failure(*failure(code), connection.describe(operation))
         if after:
             after()

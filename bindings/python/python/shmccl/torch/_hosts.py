@@ -2,6 +2,8 @@
 
 Ranks of one host make a group of the backend. Reductions and broadcasts go through it first, so that few bytes cross
 hosts. All other collectives are gloo's, and messages take the way between their two ranks.
+
+Torch polls no work that is written in Python: what `torch.distributed` returns says that it is not completed.
 """
 
 import concurrent.futures
@@ -38,6 +40,15 @@ class Pending(Work):
             raise dist.DistBackendError(f"shmccl: timed out after {timeout}") from error
         return True
 
+    def is_completed(self):
+        return self._executed.done()
+
+    def is_success(self):
+        return self.is_completed() and not self._executed.exception()
+
+    def exception(self):
+        return self._executed.exception() if self.is_completed() else None
+
     def synchronize(self):
         self.wait()
 
@@ -63,14 +74,13 @@ def finish(gloo, work, over):
         over.set_exception(error)
 
 
-def with_op(options, op):
-    options.reduceOp = op
-    return options
-
-
-def with_root(options, root):
-    options.rootRank = root
-    return options
+def make_options(kind, timeout, **fields):
+    """Options of an operation within another one, which has so much time."""
+    made = kind()
+    made.timeout = timeout
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
 
 
 class SeveralHosts(InPython):
@@ -209,35 +219,35 @@ class SeveralHosts(InPython):
     # Through shared memory first -------------------------------------------------------------------------------------
 
     def allreduce(self, tensors, options):
-        return self._run(self._all_reduce, (tensors[0], options.reduceOp), options, tensors)
+        return self._run(self._all_reduce, (tensors[0], options.reduceOp, options.timeout), options, tensors)
 
     def allreduce_coalesced(self, tensors, options):
         def all_of_them():
             for tensor in tensors:
-                self._all_reduce(tensor, options.reduceOp)
+                self._all_reduce(tensor, options.reduceOp, options.timeout)
 
         return self._run(all_of_them, (), options, tensors)
 
-    def _all_reduce(self, tensor, op):
+    def _all_reduce(self, tensor, op, timeout):
         inner, outer = self._operators(op)
         if self._is_even and tensor.nbytes >= SHARED_OUT:
-            self._reduce_in_shares(tensor, inner, outer)
+            self._reduce_in_shares(tensor, inner, outer, timeout)
         else:
-            self._local.reduce([tensor], with_op(with_root(dist.ReduceOptions(), 0), inner)).wait()
+            self._local.reduce([tensor], make_options(dist.ReduceOptions, timeout, rootRank=0, reduceOp=inner)).wait()
             if self._index == 0:
-                self._between_hosts(self._across, "allreduce", [tensor], with_op(dist.AllreduceOptions(), outer))
-            self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), 0)).wait()
+                self._between_hosts(self._across, "allreduce", [tensor], make_options(dist.AllreduceOptions, timeout, reduceOp=outer))
+            self._local.broadcast([tensor], make_options(dist.BroadcastOptions, timeout, rootRank=0)).wait()
         self._average(tensor, op)
 
-    def _reduce_in_shares(self, tensor, inner, outer):
+    def _reduce_in_shares(self, tensor, inner, outer, timeout):
         count = len(self._hosts[self._host])
         flat = tensor.view(-1)
         missing = -flat.numel() % count
         whole = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
         share = whole.chunk(count)[self._index]
-        self._local.reduce_scatter_single(share, whole, with_op(dist.ReduceScatterOptions(), inner)).wait()
-        self._between_hosts(self._across, "allreduce", [share], with_op(dist.AllreduceOptions(), outer))
-        self._local.all_gather_single(whole, share, AllgatherOptions()).wait()
+        self._local.reduce_scatter_single(share, whole, make_options(dist.ReduceScatterOptions, timeout, reduceOp=inner)).wait()
+        self._between_hosts(self._across, "allreduce", [share], make_options(dist.AllreduceOptions, timeout, reduceOp=outer))
+        self._local.all_gather_single(whole, share, make_options(AllgatherOptions, timeout)).wait()
         if missing:
             flat.copy_(whole[:flat.numel()])
 
@@ -254,36 +264,37 @@ class SeveralHosts(InPython):
             tensor.div_(self.size(), rounding_mode=None if is_exact else "trunc")
 
     def reduce(self, tensors, options):
-        return self._run(self._reduce, (tensors[0], options.reduceOp, options.rootRank), options, tensors)
+        return self._run(self._reduce, (tensors[0], options.reduceOp, options.rootRank, options.timeout), options, tensors)
 
-    def _reduce(self, tensor, op, root):
+    def _reduce(self, tensor, op, root, timeout):
         # The tensors of other ranks stay as they are.
         result = tensor if root == self.rank() else tensor.clone()
         inner, outer = self._operators(op)
-        self._local.reduce([result], with_op(with_root(dist.ReduceOptions(), 0), inner)).wait()
+        self._local.reduce([result], make_options(dist.ReduceOptions, timeout, rootRank=0, reduceOp=inner)).wait()
         home = self._host_of(root)
         if self._index == 0:
-            self._between_hosts(self._across, "reduce", [result], with_op(with_root(dist.ReduceOptions(), home), outer))
+            options = make_options(dist.ReduceOptions, timeout, rootRank=home, reduceOp=outer)
+            self._between_hosts(self._across, "reduce", [result], options)
         if home == self._host:
-            self._local.broadcast([result], with_root(dist.BroadcastOptions(), 0)).wait()
+            self._local.broadcast([result], make_options(dist.BroadcastOptions, timeout, rootRank=0)).wait()
         if root == self.rank():
             self._average(result, op)
 
     def broadcast(self, tensors, options):
-        return self._run(self._broadcast, (tensors[0], options.rootRank), options, tensors)
+        return self._run(self._broadcast, (tensors[0], options.rootRank, options.timeout), options, tensors)
 
-    def _broadcast(self, tensor, root):
+    def _broadcast(self, tensor, root, timeout):
         home = self._host_of(root)
         if home == self._host:
             root_here = self._hosts[home].index(root)
-            self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), root_here)).wait()
+            self._local.broadcast([tensor], make_options(dist.BroadcastOptions, timeout, rootRank=root_here)).wait()
         if self._index == 0:
-            self._between_hosts(self._across, "broadcast", [tensor], with_root(dist.BroadcastOptions(), home))
+            self._between_hosts(self._across, "broadcast", [tensor], make_options(dist.BroadcastOptions, timeout, rootRank=home))
         if home != self._host:
-            self._local.broadcast([tensor], with_root(dist.BroadcastOptions(), 0)).wait()
+            self._local.broadcast([tensor], make_options(dist.BroadcastOptions, timeout, rootRank=0)).wait()
 
     def barrier(self, options):
-        return self._run(self._all_reduce, (torch.zeros(1, dtype=torch.uint8), ReduceOp(ReduceOp.MAX)), options, [])
+        return self._run(self._all_reduce, (torch.zeros(1, dtype=torch.uint8), ReduceOp(ReduceOp.MAX), options.timeout), options, [])
 
     def monitored_barrier(self, options, wait_all_ranks=False):
         self.barrier(options).wait()

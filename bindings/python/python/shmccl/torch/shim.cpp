@@ -35,7 +35,9 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "shmccl.h"
@@ -82,9 +84,13 @@ struct Failure {
   explicit operator bool() const { return code != shmcclSuccess; }
 };
 
+// Raises what a handler of signals has raised: here, or in a wait of the engine, for which `shmccl._core` keeps it.
 [[noreturn]] void raise_interrupt() {
   py::gil_scoped_acquire gil;
-  if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
+  if (!PyErr_Occurred()) {
+    py::module_::import("shmccl._core").attr("raise_interrupt")();
+    PyErr_SetNone(PyExc_KeyboardInterrupt);
+  }
   throw py::error_already_set();
 }
 
@@ -100,6 +106,29 @@ int signals_raised() {
   if (!Py_IsInitialized()) return 0;
   py::gil_scoped_acquire gil;
   return PyErr_CheckSignals();
+}
+
+// Waits until `is_over`, or throws what a handler of signals has raised. The caller has no GIL.
+template <class Condition>
+void await_change(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Condition is_over) {
+  while (!changed.wait_for(lock, milliseconds(100), is_over)) {
+    lock.unlock();
+    if (signals_raised()) raise_interrupt();
+    lock.lock();
+  }
+}
+
+// Calls a function of the program that has nobody to raise to: what it raises is printed.
+template <class Hook, class... Arguments>
+void call_hook(const Hook& hook, const Arguments&... arguments) {
+  try {
+    hook(arguments...);
+  } catch (py::error_already_set& error) {
+    py::gil_scoped_acquire gil;
+    error.discard_as_unraisable("a hook of a process group");
+  } catch (const std::exception& error) {
+    LOG(ERROR) << "shmccl: a hook of a process group has failed: " << error.what();
+  }
 }
 
 // Types ----------------------------------------------------------------------------------------------------------
@@ -376,7 +405,7 @@ struct Report {
     const auto called = hooks;
     lock.unlock();
     if (!called) return;
-    for (const auto& [id, hook] : *called) hook(arguments...);
+    for (const auto& [id, hook] : *called) call_hook(hook, arguments...);
   }
 };
 
@@ -390,21 +419,35 @@ struct ConnectionOptions {
   milliseconds timeout;
 };
 
+// Whether the engine is in a callback on this thread.
+thread_local bool within_callback = false;
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  explicit Connection(ConnectionOptions options) : options_(std::move(options)) {}
+  explicit Connection(ConnectionOptions options) : options_(std::move(options)), timeout_(options_.timeout) {}
 
   ~Connection() {
     // A child of a fork is not here.
-    if (!is_here()) return;
-    if (messages_) table->CommDestroy(messages_);
-    if (collectives_) table->CommDestroy(collectives_);
+    if (!is_here() || !collectives_) return;
+    const auto leave = [messages = messages_, collectives = collectives_] {
+      table->CommDestroy(messages);
+      table->CommDestroy(collectives);
+    };
+    if (!within_callback) {
+      leave();
+      return;
+    }
+    // It would wait for the operation that the callback is of. Without a thread the communicators stay.
+    try {
+      std::thread(leave).detach();
+    } catch (const std::system_error&) {
+    }
   }
 
   int rank() const { return options_.rank; }
   int size() const { return options_.size; }
   const std::string& name() const { return options_.name; }
-  milliseconds timeout() const { return options_.timeout; }
+  milliseconds timeout() const { return timeout_; }
   Report& report() { return report_; }
   // How much lies in the heap, and how many tensors found no room there.
   std::atomic<uint64_t> heap_bytes{0}, heap_tensors{0}, ordinary_tensors{0};
@@ -429,11 +472,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::optional<py::gil_scoped_release> unlocked;
     if (PyGILState_Check()) unlocked.emplace();
     std::unique_lock<std::mutex> lock(mutex_);
-    while (!changed_.wait_for(lock, milliseconds(100), [&] { return state_ != State::meeting; })) {
-      lock.unlock();
-      if (signals_raised()) raise_interrupt();
-      lock.lock();
-    }
+    await_change(lock, changed_, [&] { return state_ != State::meeting; });
     if (state_ == State::failed) raise(failure_, describe(operation));
     TORCH_CHECK(state_ != State::idle, "shmccl: ", operation, ": group '", name(), "' has no members before reconfigure() is called");
     TORCH_CHECK(state_ != State::closed, "shmccl: ", operation, ": group '", name(), "' was shut down");
@@ -461,6 +500,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     State ready = State::ready;
     state_.compare_exchange_strong(ready, State::closed);
+  }
+
+  // Leaves a group that nobody uses any more. Ranks that are about to meet find this one there, and others do not.
+  void abandon() noexcept {
+    if (!is_here()) return;
+    std::optional<py::gil_scoped_release> unlocked;
+    if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kAbandonedAfter, [&] { return state_ != State::meeting; });
+    cancelled_ = true;
+    State ready = State::ready;
+    state_.compare_exchange_strong(ready, State::closed);
+  }
+
+  // Gives the waits that begin from now on so much time.
+  void set_timeout(milliseconds timeout) {
+    timeout_ = std::max(timeout, milliseconds(1));
+    std::unique_lock<std::mutex> lock(mutex_);
+    const auto communicator = collectives_;
+    lock.unlock();
+    if (communicator && is_here()) apply_timeout(communicator);
   }
 
   // Why the communicators have ended, or nothing.
@@ -492,6 +552,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   enum class State { idle, meeting, ready, failed, closed };
+  static constexpr milliseconds kAbandonedAfter{1000};
+
+  // It concerns all communicators of the meeting.
+  void apply_timeout(shmcclComm_t communicator) const {
+    table->CommSetTimeout(communicator, static_cast<uint64_t>(timeout().count()));
+  }
 
   void run(const std::optional<shmcclUniqueId>& id) {
     Failure failure;
@@ -544,7 +610,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Failure meet(const shmcclUniqueId& id) {
     shmcclConfig_t config{};
     config.size = sizeof config;
-    config.timeoutMs = static_cast<uint64_t>(options_.timeout.count());
+    config.timeoutMs = static_cast<uint64_t>(timeout().count());
     shmcclComm_t collectives = nullptr, messages = nullptr;
     auto code = table->CommInitRankConfig(&collectives, size(), id, rank(), &config);
     if (code != shmcclSuccess) return Failure::of(code);
@@ -554,13 +620,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
       table->CommDestroy(collectives);
       return failure;
     }
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     collectives_ = collectives;
     messages_ = messages;
+    lock.unlock();
+    // It may have changed meanwhile.
+    apply_timeout(collectives);
     return {};
   }
 
   const ConnectionOptions options_;
+  // How long a wait of the engine may take.
+  std::atomic<milliseconds> timeout_;
   const int forks_ = forks;
   Report report_;
   std::mutex mutex_;
@@ -609,7 +680,9 @@ class Pending : public Work {
 
   // What the engine calls at the end of a part.
   static void ended(void* self, shmcclResult_t code, const char* text, int) {
+    const bool was_within = std::exchange(within_callback, true);
     c10::intrusive_ptr<Pending>::reclaim(static_cast<Pending*>(self))->part_ended({code, text ? text : ""});
+    within_callback = was_within;
   }
 
   // The first time it only looks: torch's flight recorder asks as each call returns, and what it would make the worker
@@ -730,13 +803,20 @@ class Pending : public Work {
       const auto code = table->RequestWait(request, is_bounded ? static_cast<uint64_t>(std::max<int64_t>(left, 1)) : 0);
       if (code == shmcclInterrupted) raise_interrupt();
       if (code != shmcclInProgress) continue;
-      if (is_own) connection_->revoke();
+      if (is_own) end_all();
       const auto waited = std::to_string((is_own ? timeout_ : timeout).count());
       raise({shmcclTimeout, "timed out after " + waited + " ms"}, connection_->describe(job_.operation));
     }
     // The thread that has executed it is about to say so.
     std::unique_lock<std::mutex> lock(mutex_);
     cv_.wait(lock, [&] { return done_; });
+  }
+
+  // Ends the operation for all ranks, past its own timeout.
+  void end_all() {
+    shmcclResult_t none = shmcclSuccess;
+    connection_->report().failed.compare_exchange_strong(none, shmcclTimeout);
+    connection_->revoke();
   }
 
   bool is_done() const {
@@ -993,7 +1073,7 @@ class SharedBackend : public c10d::Backend {
     if (!reconfigurable) connection_->start();
   }
 
-  ~SharedBackend() override { shutdown(); }
+  ~SharedBackend() override { current()->abandon(); }
 
   const std::string getBackendName() const override { return "shmccl"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
@@ -1001,7 +1081,10 @@ class SharedBackend : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   bool supportsShrinking() const override { return true; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return size_ > 1; }
-  void setTimeout(milliseconds timeout) override { options_->timeout = timeout; }
+  void setTimeout(milliseconds timeout) override {
+    options_->timeout = timeout;
+    current()->set_timeout(timeout);
+  }
   // Torch before 2.14 does not ask.
   void addEphemeralTimeout(const milliseconds& timeout) { report().extra += timeout.count(); }
   void setSequenceNumberForGroup() override {}
@@ -1228,7 +1311,7 @@ class SharedBackend : public c10d::Backend {
     auto connection = current();
     auto& report = connection->report();
     std::unique_lock<std::mutex> lock(report.mutex);
-    report.idle.wait(lock, [&] { return report.pending == 0; });
+    await_change(lock, report.idle, [&] { return report.pending == 0; });
   }
 
   void enableCollectivesTiming() override { report().timed = true; }
