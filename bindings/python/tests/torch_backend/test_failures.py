@@ -61,6 +61,24 @@ def test_a_message_from_a_killed_rank_is_an_error():
     assert results[0][0], results[0][1]
 
 
+def killed_in_a_subgroup(rank, n):
+    group = dist.new_group([1, 2])
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1:
+        for is_async in (False, True):
+            with pytest.raises(dist.DistBackendError, match=r"on rank 0 \(global rank 1\) of .*rank 1 of the group is global rank 2"):
+                work = dist.all_reduce(torch.ones(4), group=group, async_op=is_async)
+                if is_async:
+                    work.wait()
+
+
+def test_ranks_of_a_subgroup_are_named_as_the_program_knows_them():
+    for good, result in outcomes(3, killed_in_a_subgroup)[:2]:
+        assert good, result
+
+
 def deadline(rank, n):
     dist.barrier()
     if rank == 0:

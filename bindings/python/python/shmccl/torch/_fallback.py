@@ -139,7 +139,7 @@ within = threading.local()
 def ended(number, code, text, rank):
     was_within, within.callback = getattr(within, "callback", False), True
     try:
-        pending.pop(number)._end(code, (text or b"").decode(errors="replace"))
+        pending.pop(number)._end(code, (text or b"").decode(errors="replace"), rank)
     finally:
         within.callback = was_within
 
@@ -149,7 +149,10 @@ def milliseconds(time):
 
 
 def failure(code):
-    return code, (table.GetLastError(None) or b"the engine gives no reason").decode(errors="replace")
+    """What the engine says of the failure that this thread got last: its code, its text and the rank that it names."""
+    rank = ctypes.c_int(-1)
+    table.GetLastErrorRank(None, ctypes.byref(rank))
+    return code, (table.GetLastError(None) or b"the engine gives no reason").decode(errors="replace"), rank.value
 
 
 def raise_failure(code, text, what):
@@ -162,7 +165,9 @@ def raise_failure(code, text, what):
 class Connection:
     """One meeting of the ranks: a communicator for collectives and one for messages."""
 
-    def __init__(self, store, name, rank, size, timeout):
+    def __init__(self, store, name, rank, size, timeout, ranks):
+        # The number of each rank in the default group, if that is known.
+        self.global_ranks = ranks if len(ranks) == size else range(size)
         self.store, self.name, self.rank, self.size, self.timeout = store, name, rank, size, timeout
         self.forks = Forks.n
         self.collectives = self.messages = None
@@ -190,7 +195,15 @@ class Connection:
             self.failed = ErrorType.TIMEOUT if code == TIMEOUT else ErrorType.COMM_ERROR
 
     def describe(self, operation):
-        return f"{operation} on rank {self.rank} of group '{self.name}'"
+        number = self.global_ranks[self.rank]
+        known = f" (global rank {number})" if number != self.rank else ""
+        return f"{operation} on rank {self.rank}{known} of group '{self.name}'"
+
+    def fail(self, operation, code, text, rank=-1):
+        """Raises what has happened to an operation. The engine names ranks as the group numbers them."""
+        if rank >= 0 and self.global_ranks[rank] != rank:
+            text += f" (rank {rank} of the group is global rank {self.global_ranks[rank]})"
+        raise_failure(code, text, self.describe(operation))
 
     def ensure(self, operation):
         if self.forks != Forks.n:
@@ -198,7 +211,7 @@ class Connection:
         if not self.met.is_set():
             self.met.wait()
         if self.failure:
-            raise_failure(*self.failure, self.describe(operation))
+            self.fail(operation, *self.failure)
         if self.closed:
             raise RuntimeError(f"shmccl: {operation}: group '{self.name}' was shut down")
 
@@ -308,12 +321,12 @@ class Pending(Work):
             pending.pop(number)
             self._end(*failed)
             self._end(*failed)
-            raise_failure(*failed, self.connection.describe(self.operation))
+            self.connection.fail(self.operation, *failed)
         self.requests.append(request)
 
-    def _end(self, code=SUCCESS, text=""):
+    def _end(self, code=SUCCESS, text="", rank=-1):
         with self.lock:
-            self.failure = self.failure or ((code, text) if code else None)
+            self.failure = self.failure or ((code, text, rank) if code else None)
             self.parts -= 1
             if self.parts:
                 return
@@ -339,7 +352,7 @@ class Pending(Work):
 
     def _error(self):
         try:
-            raise_failure(*self.failure, self.connection.describe(self.operation))
+            self.connection.fail(self.operation, *self.failure)
         except BaseException as error:
             return error
 
@@ -388,7 +401,7 @@ class Pending(Work):
                     self.connection.note_failure(TIMEOUT)
                     self.connection.revoke()
                 text = f"timed out after {milliseconds(allowed)} ms"
-                raise_failure(TIMEOUT, text, self.connection.describe(self.operation))
+                self.connection.fail(self.operation, TIMEOUT, text)
         self.ended.wait()
 
     @staticmethod
@@ -530,7 +543,7 @@ class PythonBackend(InPython):
             raise RuntimeError("shmccl: the backend in Python has no reconfigure; it needs the compiled one (SHMCCL_TORCH=shim)")
         table = table or Table()
         self._batch = None
-        self._connection = Connection(store, name, rank, size, timeout)
+        self._connection = Connection(store, name, rank, size, timeout, ranks)
         self._connection.start()
 
     supports_coalescing = property(lambda self: True)
@@ -612,7 +625,7 @@ class PythonBackend(InPython):
                 self._alone(call)
             elif code := table.Submit(connection.collectives, ctypes.byref(call), 1, NOBODY, None, None):
                 connection.note_failure(code)
-                raise_failure(*failure(code), connection.describe(operation))
+                connection.fail(operation, *failure(code))
         if after:
             after()
         return Over(outputs)

@@ -74,11 +74,16 @@ struct Failure {
   shmcclResult_t code = shmcclSuccess;
   // Names the rank, where there is one.
   std::string text;
+  // That rank, as the group numbers it, or -1.
+  int rank = -1;
 
   // Takes what the engine says of the failure that this thread got last.
   static Failure of(shmcclResult_t code) {
-    const char* text = code == shmcclSuccess ? "" : table->GetLastError(nullptr);
-    return {code, text ? text : "the engine gives no reason"};
+    if (code == shmcclSuccess) return {};
+    const char* text = table->GetLastError(nullptr);
+    int rank = -1;
+    table->GetLastErrorRank(nullptr, &rank);
+    return {code, text ? text : "the engine gives no reason", rank};
   }
 
   explicit operator bool() const { return code != shmcclSuccess; }
@@ -417,6 +422,8 @@ struct ConnectionOptions {
   int rank;
   int size;
   milliseconds timeout;
+  // The number of each rank in the default group, if that is known.
+  std::vector<uint64_t> global_ranks;
 };
 
 // Whether the engine is in a callback on this thread.
@@ -455,7 +462,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_here() const { return forks_ == forks; }
 
   std::string describe(const char* operation) const {
-    return std::string(operation) + " on rank " + std::to_string(rank()) + " of group '" + name() + "'";
+    const auto number = global_rank(rank());
+    const auto global = number ? " (global rank " + std::to_string(*number) + ")" : "";
+    return std::string(operation) + " on rank " + std::to_string(rank()) + global + " of group '" + name() + "'";
+  }
+
+  // Raises what has happened to an operation. The engine names ranks as the group numbers them.
+  [[noreturn]] void fail(Failure failure, const char* operation) const {
+    if (const auto number = global_rank(failure.rank)) {
+      failure.text += " (rank " + std::to_string(failure.rank) + " of the group is global rank " + std::to_string(*number) + ")";
+    }
+    raise(failure, describe(operation));
   }
 
   // Meets under `id`, or under one that rank 0 hands out by the store. It does so in a thread of its own: no rank waits
@@ -473,7 +490,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (PyGILState_Check()) unlocked.emplace();
     std::unique_lock<std::mutex> lock(mutex_);
     await_change(lock, changed_, [&] { return state_ != State::meeting; });
-    if (state_ == State::failed) raise(failure_, describe(operation));
+    if (state_ == State::failed) fail(failure_, operation);
     TORCH_CHECK(state_ != State::idle, "shmccl: ", operation, ": group '", name(), "' has no members before reconfigure() is called");
     TORCH_CHECK(state_ != State::closed, "shmccl: ", operation, ": group '", name(), "' was shut down");
   }
@@ -553,6 +570,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   enum class State { idle, meeting, ready, failed, closed };
   static constexpr milliseconds kAbandonedAfter{1000};
+
+  // The number of a rank in the default group, where it is another one.
+  std::optional<uint64_t> global_rank(int rank) const {
+    const auto& numbers = options_.global_ranks;
+    const auto index = static_cast<size_t>(rank);
+    if (rank < 0 || index >= numbers.size() || numbers[index] == index) return {};
+    return numbers[index];
+  }
 
   // It concerns all communicators of the meeting.
   void apply_timeout(shmcclComm_t communicator) const {
@@ -679,9 +704,9 @@ class Pending : public Work {
   }
 
   // What the engine calls at the end of a part.
-  static void ended(void* self, shmcclResult_t code, const char* text, int) {
+  static void ended(void* self, shmcclResult_t code, const char* text, int rank) {
     const bool was_within = std::exchange(within_callback, true);
-    c10::intrusive_ptr<Pending>::reclaim(static_cast<Pending*>(self))->part_ended({code, text ? text : ""});
+    c10::intrusive_ptr<Pending>::reclaim(static_cast<Pending*>(self))->part_ended({code, text ? text : "", rank});
     within_callback = was_within;
   }
 
@@ -700,7 +725,7 @@ class Pending : public Work {
     const auto begun = requests();
     TORCH_CHECK(!begun.empty(), "shmccl: ", job_.operation, " has no source rank");
     const auto code = table->RequestSource(begun[0], &source);
-    if (code != shmcclSuccess) raise(Failure::of(code), connection_->describe(job_.operation));
+    if (code != shmcclSuccess) connection_->fail(Failure::of(code), job_.operation);
     return source;
   }
 
@@ -766,7 +791,7 @@ class Pending : public Work {
     std::unique_lock<std::mutex> lock(mutex_);
     failure_ = Failure::of(code);
     lock.unlock();
-    raise(failure_, connection_->describe(job_.operation));
+    connection_->fail(failure_, job_.operation);
   }
 
   // Whether its deadline is another than that of the engine's operations.
@@ -783,7 +808,7 @@ class Pending : public Work {
 
   std::exception_ptr error() const {
     try {
-      raise(failure_, connection_->describe(job_.operation));
+      connection_->fail(failure_, job_.operation);
     } catch (...) {
       return std::current_exception();
     }
@@ -805,7 +830,7 @@ class Pending : public Work {
       if (code != shmcclInProgress) continue;
       if (is_own) end_all();
       const auto waited = std::to_string((is_own ? timeout_ : timeout).count());
-      raise({shmcclTimeout, "timed out after " + waited + " ms"}, connection_->describe(job_.operation));
+      connection_->fail({shmcclTimeout, "timed out after " + waited + " ms"}, job_.operation);
     }
     // The thread that has executed it is about to say so.
     std::unique_lock<std::mutex> lock(mutex_);
@@ -1016,7 +1041,7 @@ class SharedWindow : public c10d::Window {
   };
 
   void check(shmcclResult_t code, const char* operation) const {
-    if (code != shmcclSuccess) raise(Failure::of(code), connection_->describe(operation));
+    if (code != shmcclSuccess) connection_->fail(Failure::of(code), operation);
   }
   void check_registered(const char* operation, int64_t rank = 0) const {
     TORCH_CHECK(registered_, "shmccl: ", operation, ": the window is not registered; call tensor_register first");
@@ -1450,7 +1475,10 @@ class SharedBackend : public c10d::Backend {
   static constexpr int64_t kOnCompletion = -1;
 
   ConnectionPtr connection(milliseconds timeout) const {
-    return std::make_shared<Connection>(ConnectionOptions{store_, name_, rank_, size_, timeout});
+    // reconfigure() gives ranks other numbers.
+    const auto& numbers = options_->global_ranks_in_group;
+    const auto known = numbers.size() == static_cast<size_t>(size_) && used_.empty() ? numbers : std::vector<uint64_t>();
+    return std::make_shared<Connection>(ConnectionOptions{store_, name_, rank_, size_, timeout, known});
   }
 
   ConnectionPtr current() const {
