@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use super::Communicator;
 use super::launcher_link::{Incarnation, LauncherLink, LauncherState, has_service};
@@ -11,8 +12,9 @@ use super::recovery::RecoveryCallbacks;
 use super::workspace::Workspace;
 use crate::channel::{Blamed, Port, RankContext};
 use crate::collective::{OpenPorts, RegionOwner};
-use crate::error::{DeviceName, Result};
+use crate::error::{DeviceName, Error, Result};
 use crate::heap::{ArenaBuffer, MemoryRegistrar, Region};
+use crate::observe::Report;
 use crate::rank::Rank;
 use crate::shm::{CellSlice, LifeLock, Segment};
 use crate::sync::{LifeStatus, ProgressCell, Revocation};
@@ -97,6 +99,18 @@ impl JobMembership {
         }
     }
 
+    /// Gives waits that begin from now on so much time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for no time at all.
+    pub(super) fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        if timeout.is_zero() {
+            return Err(Error::invalid("timeout", 0, "more than no time"));
+        }
+        self.context.set_timeout(timeout);
+        Ok(())
+    }
+
     /// Declares `lost` lost, unless it has left. That ends the epoch.
     pub(super) fn give_up(&self, lost: Rank) {
         let context = &self.context;
@@ -147,7 +161,8 @@ impl Drop for JobMembership {
 }
 
 /// Ends the epoch of a communicator from any thread, even within a call, or says why it has ended.
-/// It is cheap to clone, and keeps nobody in the job.
+/// It also tells from there what needs no call of this rank to end. It is cheap to clone, and keeps
+/// nobody in the job.
 #[derive(Clone, Debug)]
 pub struct Aborter {
     membership: Weak<JobMembership>,
@@ -181,6 +196,34 @@ impl Aborter {
         self.membership.upgrade()?.context.mapped().revocation().read()
     }
 
+    /// Returns what [`Communicator::timeout`] does, if the communicator is still there.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        Some(self.membership.upgrade()?.context.timeout())
+    }
+
+    /// Does what [`Communicator::set_timeout`] does, if the communicator is still there.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        self.membership.upgrade().map_or(Ok(()), |membership| membership.set_timeout(timeout))
+    }
+
+    /// Returns what [`Communicator::staged_bytes`] does, if the communicator is still there.
+    #[must_use]
+    pub fn staged_bytes(&self) -> Option<u64> {
+        Some(self.membership.upgrade()?.context.staged())
+    }
+
+    /// Reports what [`Communicator::report`] does, if the communicator is still there.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn report(&self) -> Result<Option<Report>> {
+        self.membership.upgrade().map(|membership| Report::of(membership.context.mapped())).transpose()
+    }
+
     /// Declares a rank of the job lost like [`Communicator::give_up`], if the communicator is still
     /// there. A rank that does not exist, and this one, are left alone.
     pub fn give_up(&self, rank: Rank) {
@@ -196,7 +239,6 @@ impl Aborter {
 mod tests {
     use super::*;
     use crate::bootstrap::Options;
-    use crate::error::Error;
 
     #[test]
     fn a_wait_ends_when_another_thread_ends_the_epoch() {
@@ -206,11 +248,16 @@ mod tests {
         let aborter = waiting.aborter();
         let waiter = std::thread::spawn(move || waiting.barrier());
         assert_eq!(aborter.revoked(), None);
+        aborter.set_timeout(Duration::from_secs(7)).unwrap();
+        assert!(aborter.set_timeout(Duration::ZERO).is_err());
+        assert_eq!((aborter.timeout(), aborter.staged_bytes()), (Some(Duration::from_secs(7)), Some(0)));
+        assert!(aborter.report().unwrap().is_some());
         aborter.revoke();
         assert!(matches!(waiter.join().unwrap(), Err(Error::Revoked { .. })));
         assert_eq!(idle.aborter().revoked(), Some(Revocation::Aborted(Some(Rank::known(0)))));
         drop(idle);
         assert_eq!(aborter.revoked(), None, "nobody is in the job any more");
+        assert_eq!((aborter.timeout(), aborter.staged_bytes()), (None, None));
         aborter.revoke();
     }
 

@@ -153,12 +153,7 @@ impl Communicator {
     /// # Errors
     /// [`crate::Error::InvalidArgument`] for no time at all.
     pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
-        let expected = "more than no time";
-        if timeout.is_zero() {
-            return Err(crate::Error::InvalidArgument { name: "timeout", value: 0, expected });
-        }
-        self.context().set_timeout(timeout);
-        Ok(())
+        self.membership.set_timeout(timeout)
     }
 
     /// Returns how many bytes of this rank's inputs its calls have copied to where other ranks read

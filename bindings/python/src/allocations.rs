@@ -4,7 +4,7 @@
 //! together. So a dropped array is only noted. Before the next allocation all ranks compare their
 //! notes, and free what none of them holds any more.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use pyo3::Py;
 use shmccl::heap::Region;
@@ -12,6 +12,7 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{ArenaBuffer, Collectives, Communicator};
 
 use crate::array::Array;
+use crate::turns::Turns;
 
 /// What keeps the memory of an array.
 pub enum ArrayMemory {
@@ -24,10 +25,9 @@ pub enum ArrayMemory {
 }
 
 /// The arrays of an epoch, in the order in which all ranks have made them.
-#[derive(Debug, Default)]
-pub struct Allocations(Mutex<Vec<Noted>>);
+#[derive(Default)]
+pub struct Allocations(Turns<Vec<Noted>>);
 
-#[derive(Debug)]
 struct Noted {
     region: Region,
     in_use: Weak<()>,
@@ -39,7 +39,7 @@ impl Allocations {
     /// # Errors
     /// Those of `alloc` and of a small all-reduce.
     pub fn take(&self, comm: &mut Communicator, len: u64, align: u64) -> shmccl::Result<(Region, Arc<()>)> {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.0.take()?;
         free_dropped(&mut noted, comm)?;
         let region = comm.alloc_region(len, align)?;
         let used = Arc::new(());

@@ -12,7 +12,7 @@ use shmccl::heap::Region;
 use shmccl::shm::Span;
 
 use crate::allocations::ArrayMemory;
-use crate::dlpack_export;
+use crate::dlpack_export::{self, Loan};
 use crate::dtype::Dtype;
 use crate::error::exception;
 use crate::heap_places::HeapPlaces;
@@ -217,13 +217,28 @@ impl Array {
         Ok(interface)
     }
 
-    #[pyo3(signature = (**_wishes))]
+    /// Lends the memory, or a copy of it with `copy=True`. The host has no streams to wait for, and
+    /// capsules of the first version are read by all.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
-        _wishes: Option<&Bound<'py, PyDict>>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<&Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let this = slf.get();
-        dlpack_export::capsule(slf, this.address(), this.dtype, this.extents())
+        let (py, this, _) = (slf.py(), slf.get(), (stream, max_version));
+        if let Some(device) = dl_device.filter(|device| *device != dlpack_export::DEVICE) {
+            let here = dlpack_export::DEVICE;
+            return Err(PyBufferError::new_err(format!(
+                "the array is on device {here:?}, not on {device:?}"
+            )));
+        }
+        let loan = match copy {
+            Some(true) => Loan::copy_of(py, &this.span)?,
+            _ => Loan::of(slf, this.address()),
+        };
+        dlpack_export::capsule(py, loan, this.dtype, this.extents())
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {

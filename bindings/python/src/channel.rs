@@ -1,6 +1,6 @@
 //! Channels: put, signal, wait and flush between two ranks.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,7 +11,8 @@ use crate::error::closed;
 use crate::heap_places::HeapPlaces;
 use crate::interrupt::detached;
 use crate::operand::{Access, Operand};
-use crate::shared::lock;
+use crate::shared::drop_detached;
+use crate::turns::Turns;
 
 /// Moves bytes to one peer and tells it so. Made by `comm.channel(peer)`.
 ///
@@ -19,7 +20,7 @@ use crate::shared::lock;
 /// Sources and targets are arrays of the heap, or NumPy arrays and tensors that are parts of them.
 #[pyclass(frozen, module = "shmccl", name = "Channel")]
 pub struct PyChannel {
-    kind: Mutex<Option<Kind>>,
+    kind: Turns<Option<Kind>>,
     places: Arc<HeapPlaces>,
     rank: u32,
     /// The rank at the other end.
@@ -51,7 +52,7 @@ impl PyChannel {
     /// Wraps a channel of `rank` to `peer`.
     pub fn new(kind: Kind, places: &Arc<HeapPlaces>, rank: u32, peer: u32) -> Self {
         let proxied = matches!(kind, Kind::Proxied(_));
-        Self { kind: Mutex::new(Some(kind)), places: Arc::clone(places), rank, peer, proxied }
+        Self { kind: Turns::new(Some(kind)), places: Arc::clone(places), rank, peer, proxied }
     }
 
     fn with<R: Send>(
@@ -59,7 +60,7 @@ impl PyChannel {
         py: Python<'_>,
         run: impl FnOnce(&mut Kind) -> shmccl::Result<R> + Send,
     ) -> PyResult<R> {
-        detached(py, || lock(&self.kind).as_mut().map(run).transpose())?.ok_or_else(|| closed("channel"))
+        detached(py, || self.kind.take()?.as_mut().map(run).transpose())?.ok_or_else(|| closed("channel"))
     }
 
     /// Returns the regions of `target` in the peer's heap and of `source` in this rank's.
@@ -87,6 +88,13 @@ impl PyChannel {
             return Err(PyValueError::new_err(format!("the source has {from} bytes, and the target {to}")));
         }
         Ok((target, source))
+    }
+}
+
+impl Drop for PyChannel {
+    /// Waits for its proxy, whose handler may need the interpreter's lock.
+    fn drop(&mut self) {
+        drop_detached(self.kind.get_mut().take());
     }
 }
 
@@ -156,8 +164,12 @@ impl PyChannel {
     }
 
     /// Gives the channel back.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(lock(&self.kind).take()));
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || {
+            let kind = self.kind.take()?.take();
+            drop(kind);
+            Ok(())
+        })
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -170,7 +182,7 @@ impl PyChannel {
         _kind: &Bound<'_, PyAny>,
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
-    ) {
-        self.close(py);
+    ) -> PyResult<()> {
+        self.close(py)
     }
 }

@@ -11,11 +11,10 @@ use crate::call::{Call, Layout, NOTHING, Verb};
 use crate::comm::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
-use crate::group::GroupedCall;
+use crate::group::{self, GroupedCall};
 use crate::interrupt::detached;
 use crate::operand::{Access, Bytes, Operand};
 use crate::reduce_op::reduce_op;
-use crate::shared::lock;
 use crate::stream::Stream;
 
 type Object<'py> = Bound<'py, PyAny>;
@@ -150,13 +149,15 @@ impl<'a, 'py> Asked<'a, 'py> {
             if self.stream.is_some() {
                 return Err(PyValueError::new_err("within a group, name the stream where the group is made"));
             }
-            lock(&shared.grouped).push(GroupedCall { call, kept });
+            group::put(shared, GroupedCall { call, kept });
             return Ok(());
         }
         let Some(stream) = self.stream.map(|stream| stream.get()) else { return Ok(()) };
         let done = detached(py, || {
-            let (mut comm, stream) = (shared.lock(), stream.shared.lock());
-            let (Some(comm), Some(stream)) = (comm.as_mut(), stream.as_ref()) else { return Ok(None) };
+            // In this order, as in groups.
+            let (mut comm, mut stream) = (shared.turn()?, stream.turn()?);
+            let (Some(comm), Some(stream)) = (comm.as_mut(), stream.as_mut()) else { return Ok(None) };
+            let stream = stream.used_by(std::slice::from_ref(shared));
             // SAFETY: the objects are kept behind the call, on the same stream. Who enqueues leaves
             // the arrays alone until the stream is synchronised, as the manual says.
             unsafe { call.submit(&mut stream.on(comm), &shared.places) }.map(Some)

@@ -50,9 +50,9 @@ impl Communicator {
         Self::wrap(py, comm, Some(&self.shared.allocations), self.shared.recovered)
     }
 
-    fn succeeded_by(&self, py: Python<'_>, successor: Self) -> Self {
-        self.shared.succeeded_by(py, &successor.shared);
-        successor
+    fn succeeded_by(&self, py: Python<'_>, successor: Self) -> PyResult<Self> {
+        self.shared.succeeded_by(py, &successor.shared)?;
+        Ok(successor)
     }
 
     fn wrap(
@@ -180,13 +180,13 @@ impl Communicator {
     /// on all communicators of the job.
     #[getter]
     fn timeout(&self, py: Python<'_>) -> PyResult<f64> {
-        self.shared.with(py, |comm| Ok(comm.timeout().as_secs_f64()))
+        self.shared.look(py, |comm| Ok(comm.timeout().map(|timeout| timeout.as_secs_f64())))
     }
 
     #[setter]
     fn set_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = seconds(timeout)?;
-        self.shared.with(py, |comm| comm.set_timeout(timeout))
+        self.shared.look(py, |comm| comm.set_timeout(timeout).map(Some))
     }
 
     /// How many bytes of this rank's inputs its calls have copied to where other ranks read them,
@@ -194,19 +194,19 @@ impl Communicator {
     /// carries with itself is not counted.
     #[getter]
     fn staged_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.shared.with(py, |comm| Ok(comm.staged_bytes()))
+        self.shared.look(py, |comm| Ok(comm.staged_bytes()))
     }
 
     /// Whether the epoch has ended, for whatever reason.
     #[getter]
     fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
-        self.shared.with(py, |comm| Ok(comm.revoked().is_some()))
+        self.shared.look(py, |comm| Ok(Some(comm.revoked().is_some())))
     }
 
     /// Whether this process replaces a rank that has died.
     #[getter]
-    fn was_restarted(&self, py: Python<'_>) -> PyResult<bool> {
-        self.shared.with(py, |comm| Ok(comm.was_restarted()))
+    fn was_restarted(&self) -> bool {
+        self.shared.was_restarted
     }
 
     /// The step that all survivors of the latest recovery had completed, as they have told
@@ -315,7 +315,8 @@ impl Communicator {
 
     /// Makes a stream: a thread that executes calls in order.
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
-        self.shared.with(py, |comm| comm.stream()).map(Stream::new)
+        let stream = self.shared.with(py, |comm| comm.stream())?;
+        Ok(Stream::new(stream, &self.shared))
     }
 
     /// Puts calls together: `with comm.group(): ...`. They are made at the end of the block, or
@@ -354,7 +355,7 @@ impl Communicator {
     fn shrink(&self, py: Python<'_>) -> PyResult<(Self, Vec<u32>)> {
         let shrunk = self.shared.with(py, Engine::shrink)?;
         let lost = shrunk.lost.iter().map(|rank| rank.get()).collect();
-        Ok((self.succeeded_by(py, Self::first(py, shrunk.comm)?), lost))
+        Ok((self.succeeded_by(py, Self::first(py, shrunk.comm)?)?, lost))
     }
 
     /// Comes together with ranks that `Communicator.join` under `id`, in a new communicator of
@@ -376,7 +377,7 @@ impl Communicator {
             Ok((comm.recover(completed)?, told))
         })?;
         let recovered = *lock(&told);
-        Ok(self.succeeded_by(py, Self::wrap(py, comm, None, recovered)?))
+        self.succeeded_by(py, Self::wrap(py, comm, None, recovered)?)
     }
 
     /// Declares `rank` lost, though it may live. That ends the epoch like a death.
@@ -387,8 +388,8 @@ impl Communicator {
 
     /// Ends the epoch: every wait of every rank raises Revoked. Any thread may call it, also while
     /// another one is in a call.
-    fn revoke(&self) {
-        self.shared.aborter.revoke();
+    fn revoke(&self, py: Python<'_>) {
+        py.detach(|| self.shared.aborter.revoke());
     }
 
     /// Writes the heaps of all ranks to `directory`. Returns the number of the checkpoint.
@@ -435,25 +436,24 @@ impl Communicator {
 
     /// Tells what all ranks of the job are doing now, and which one holds the others up.
     fn report(&self, py: Python<'_>) -> PyResult<String> {
-        self.shared.with(py, |comm| Ok(comm.report()?.to_string()))
+        self.shared.look(py, |comm| Ok(comm.report()?.map(|report| report.to_string())))
     }
 
     /// Leaves when all ranks have called it, so that nobody is missed. Collective.
     fn finalize(&self, py: Python<'_>) -> PyResult<()> {
-        let comm = self.shared.latest().take().ok_or_else(|| closed("communicator"))?;
-        detached(py, || comm.finalize())
+        let done = detached(py, || self.shared.latest().take()?.map(Engine::finalize).transpose())?;
+        done.ok_or_else(|| closed("communicator"))
     }
 
     /// Leaves at once. A peer that still needs this rank gets PeerLost.
-    fn close(&self, py: Python<'_>) {
-        let comm = self.shared.latest().take();
-        py.detach(|| drop(comm));
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.shared.latest().leave())
     }
 
     /// Whether it has left, and so has the one with which the program went on after a loss.
     #[getter]
-    fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.shared.latest().lock().is_none())
+    fn closed(&self) -> bool {
+        self.shared.latest().is_closed()
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -468,11 +468,10 @@ impl Communicator {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        if kind.is_none() && !self.closed(py) {
+        if kind.is_none() && !self.closed() {
             return self.finalize(py);
         }
-        self.close(py);
-        Ok(())
+        self.close(py)
     }
 
     /// Makes an all-reduce of two floats `count` times from Rust, at once or started and waited

@@ -1,32 +1,74 @@
-//! Lends an array by DLPack.
+//! Lends an array by DLPack, or a copy of it.
 
 use std::ffi::c_void;
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use shmccl::shm::Span;
 
 use crate::array::Array;
 use crate::dtype::Dtype;
+use crate::error::exception;
 use crate::operand::dlpack::{CPU, Managed, NAME, Tensor};
 
 /// Type and number of the device.
 pub const DEVICE: (i32, i32) = (CPU, 0);
+
+/// What is lent: the bytes at an address, and what keeps them.
+pub struct Loan {
+    address: usize,
+    owner: Owner,
+}
+
+/// Keeps what is lent.
+enum Owner {
+    Array(Py<Array>),
+    Copy(#[expect(dead_code, reason = "its bytes are used by their address")] Vec<Line>),
+}
+
+/// Bytes of a copy, aligned as DLPack asks.
+#[derive(Clone, Copy)]
+#[repr(C, align(256))]
+struct Line([u8; 256]);
+
+impl Loan {
+    /// Lends the bytes of `array` at `address`.
+    pub fn of(array: &Bound<'_, Array>, address: usize) -> Self {
+        Self { address, owner: Owner::Array(array.clone().unbind()) }
+    }
+
+    /// Lends a copy of `span`.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub fn copy_of(py: Python<'_>, span: &Span) -> PyResult<Self> {
+        let len = usize::try_from(span.len()).unwrap_or(usize::MAX);
+        let (mut lines, count) = (Vec::new(), len.div_ceil(size_of::<Line>()));
+        lines.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        lines.resize(count, Line([0; 256]));
+        // SAFETY: so many bytes at least, which nobody else has.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) };
+        py.detach(|| span.copy_out(0, bytes)).map_err(|error| exception(py, &error))?;
+        Ok(Self { address: lines.as_ptr().expose_provenance(), owner: Owner::Copy(lines) })
+    }
+}
 
 /// A lent array, and what keeps it.
 #[repr(C)]
 struct Lent {
     managed: Managed,
     extents: Vec<i64>,
-    array: Py<Array>,
+    owner: Owner,
 }
 
-/// Makes the capsule of `array`.
+/// Makes the capsule of `loan`.
 ///
 /// # Errors
 /// `MemoryError`.
 pub fn capsule<'py>(
-    array: &Bound<'py, Array>,
-    address: usize,
+    py: Python<'py>,
+    Loan { address, owner }: Loan,
     dtype: &Dtype,
     mut extents: Vec<i64>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -43,7 +85,7 @@ pub fn capsule<'py>(
         byte_offset: 0,
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(give_back) };
-    let lent = Box::into_raw(Box::new(Lent { managed, extents, array: array.clone().unbind() }));
+    let lent = Box::into_raw(Box::new(Lent { managed, extents, owner }));
     // SAFETY: a pointer that is not null, a name that stays; the destructor takes it back.
     let made = unsafe { ffi::PyCapsule_New(lent.cast(), NAME.as_ptr(), Some(forget)) };
     if made.is_null() {
@@ -51,7 +93,7 @@ pub fn capsule<'py>(
         drop(unsafe { Box::from_raw(lent) });
     }
     // SAFETY: a new reference, or null and an exception.
-    unsafe { Bound::from_owned_ptr_or_err(array.py(), made) }
+    unsafe { Bound::from_owned_ptr_or_err(py, made) }
 }
 
 /// Gives the array back, from whatever thread.
@@ -64,9 +106,11 @@ unsafe extern "C" fn give_back(managed: *mut Managed) {
         return;
     }
     Python::attach(|py| {
-        let Lent { array, extents, .. } = *lent;
+        let Lent { owner, extents, .. } = *lent;
         drop(extents);
-        array.drop_ref(py);
+        if let Owner::Array(array) = owner {
+            array.drop_ref(py);
+        }
     });
 }
 

@@ -1,7 +1,10 @@
 //! Calls that are put together: `with comm.group(): ...`.
 
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use shmccl::Group;
@@ -21,11 +24,81 @@ pub struct GroupedCall {
     pub kept: Vec<Py<PyAny>>,
 }
 
+thread_local! {
+    /// The groups of this thread: other threads' calls are made at once meanwhile.
+    static OPEN: RefCell<Vec<OpenGroup>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calls that a thread puts together.
+struct OpenGroup {
+    comm: Weak<Shared>,
+    calls: Vec<GroupedCall>,
+}
+
+impl OpenGroup {
+    fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        std::ptr::eq(self.comm.as_ptr(), Arc::as_ptr(shared))
+    }
+}
+
+impl Drop for OpenGroup {
+    fn drop(&mut self) {
+        if let Some(shared) = self.comm.upgrade() {
+            // Relaxed: see `Shared::is_grouped`.
+            shared.n_groups.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns whether this thread puts calls of `shared` together.
+pub fn is_open(shared: &Arc<Shared>) -> bool {
+    OPEN.with_borrow(|open| open.iter().any(|group| group.is_of(shared)))
+}
+
+/// Puts calls of this thread together from now on.
+///
+/// # Errors
+/// `RuntimeError` where they are already.
+pub fn open(shared: &Arc<Shared>) -> PyResult<()> {
+    if shared.is_grouped() {
+        return Err(PyRuntimeError::new_err("a communicator is in a group already; end that one first"));
+    }
+    // Relaxed: see `Shared::is_grouped`.
+    shared.n_groups.fetch_add(1, Ordering::Relaxed);
+    let group = OpenGroup { comm: Arc::downgrade(shared), calls: Vec::new() };
+    OPEN.with_borrow_mut(|open| open.push(group));
+    Ok(())
+}
+
+/// Puts a call into the open group of this thread.
+pub fn put(shared: &Arc<Shared>, call: GroupedCall) {
+    OPEN.with_borrow_mut(|open| {
+        if let Some(group) = open.iter_mut().find(|group| group.is_of(shared)) {
+            group.calls.push(call);
+        }
+    });
+}
+
+/// Returns the calls that this thread has put together, and makes others at once again.
+///
+/// # Errors
+/// `RuntimeError` on another thread than that which has opened the group.
+pub fn close(shared: &Arc<Shared>) -> PyResult<Vec<GroupedCall>> {
+    // What is dropped may call Python: nothing is, before the list is free again.
+    let group = OPEN.with_borrow_mut(|open| {
+        open.iter().position(|group| group.is_of(shared)).map(|index| open.swap_remove(index))
+    });
+    let mut group =
+        group.ok_or_else(|| PyRuntimeError::new_err("a group ends on the thread that it began on"))?;
+    Ok(std::mem::take(&mut group.calls))
+}
+
 /// Calls of one communicator or several that move together. Made by `comm.group()` and
 /// `shmccl.group(...)`.
 ///
-/// Within the `with` block, calls of these communicators return at once. They are made at its end.
-/// So no order of sends and receives in it blocks. A block that an exception leaves makes no calls.
+/// Within the `with` block, this thread's calls of these communicators return at once. They are
+/// made at its end. So no order of sends and receives in it blocks. Calls of other threads are not
+/// part of it. A block that an exception leaves makes no calls.
 #[pyclass(frozen, module = "shmccl", name = "Group")]
 pub struct PyGroup {
     /// Each once. In one order in all threads, so that no two wait for each other.
@@ -50,8 +123,10 @@ impl PyGroup {
         Self { comms: vec![Arc::clone(shared)], stream }
     }
 
-    fn take_calls(&self) -> Vec<Vec<GroupedCall>> {
-        self.comms.iter().map(|shared| shared.close_group()).collect()
+    fn take_calls(&self) -> PyResult<Vec<Vec<GroupedCall>>> {
+        // All are closed before the first failure is returned.
+        let calls: Vec<_> = self.comms.iter().map(close).collect();
+        calls.into_iter().collect()
     }
 }
 
@@ -60,9 +135,8 @@ impl PyGroup {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         for (number, shared) in this.comms.iter().enumerate() {
-            shared.open_group().inspect_err(|_| {
-                this.comms[..number].iter().for_each(|shared| drop(shared.close_group()));
-            })?;
+            open(shared)
+                .inspect_err(|_| this.comms[..number].iter().for_each(|shared| drop(close(shared))))?;
         }
         Ok(slf.clone())
     }
@@ -78,6 +152,7 @@ impl PyGroup {
         if !kind.is_none() {
             return Ok(());
         }
+        let calls = calls?;
         let stream = self.stream.as_ref().map(|stream| stream.get());
         let kept: Vec<_> =
             calls.iter().flatten().flat_map(|call| &call.kept).map(|it| it.clone_ref(py)).collect();
@@ -85,13 +160,16 @@ impl PyGroup {
             calls.into_iter().map(|calls| calls.into_iter().map(|grouped| grouped.call).collect()).collect();
         match stream {
             None => {
-                let done = detached(py, || self.run(&calls, |mut group| group.end()))?;
+                let done = detached(py, || self.run(&calls, |mut group| group.end().map(Some)))?;
                 done.ok_or_else(|| closed("communicator"))
             }
             Some(stream) => {
-                let done = detached(py, || match stream.shared.lock().as_ref() {
-                    Some(stream) => self.run(&calls, |mut group| group.end_on(stream)),
-                    None => Ok(None),
+                // Every call takes the turn of the communicator first, and then that of the stream.
+                let done = detached(py, || {
+                    self.run(&calls, |mut group| match stream.turn()?.as_mut() {
+                        Some(stream) => group.end_on(stream.used_by(&self.comms)).map(Some),
+                        None => Ok(None),
+                    })
                 });
                 stream.keep(py, kept)?;
                 done?.ok_or_else(|| closed("communicator or stream"))
@@ -102,13 +180,14 @@ impl PyGroup {
 
 impl PyGroup {
     /// Puts `calls` into a group of the engine, and ends it by `end`; `None` for a communicator
-    /// that is closed.
+    /// that is closed, or where `end` says so.
     fn run(
         &self,
         calls: &[Vec<Call>],
-        end: impl FnOnce(Group<'_, 'static>) -> shmccl::Result<()>,
+        end: impl FnOnce(Group<'_, 'static>) -> shmccl::Result<Option<()>>,
     ) -> shmccl::Result<Option<()>> {
-        let mut locked: Vec<_> = self.comms.iter().map(|shared| shared.lock()).collect();
+        let turns = self.comms.iter().map(|shared| shared.turn());
+        let mut locked = turns.collect::<shmccl::Result<Vec<_>>>()?;
         let mut group = Group::start();
         for ((comm, calls), shared) in locked.iter_mut().zip(calls).zip(&self.comms) {
             let Some(comm) = comm.as_mut() else { return Ok(None) };
@@ -119,6 +198,6 @@ impl PyGroup {
                 unsafe { call.submit(&mut group.on(member), &shared.places) }?;
             }
         }
-        end(group).map(Some)
+        end(group)
     }
 }

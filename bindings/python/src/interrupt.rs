@@ -28,8 +28,9 @@ pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R>
     }
 }
 
-/// Looks at the signals that have arrived. Only the main thread sees any.
-fn has_raised() -> bool {
+/// Looks at the signals that have arrived, and says whether to end a wait that [`detached`] is in.
+/// Only the main thread sees any.
+pub fn has_raised() -> bool {
     Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
         Err(error) => {

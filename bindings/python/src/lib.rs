@@ -6,7 +6,7 @@
 //! | `call` | a call on bytes: at once, in a group, on a stream |
 //! | `operand`, `dtype` | bytes of Python objects, and their types |
 //! | `array`, `allocations`, `dlpack_export`, `heap_places` | arrays of the heap |
-//! | `shared`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
+//! | `shared`, `turns`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
 //! | `group`, `work`, `stream`, `channel` | a class or two each |
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
 //! | `plan`, `plan_check` | execution plans: built, read, checked |
@@ -37,6 +37,7 @@ mod reduce_op;
 mod shared;
 mod stream;
 mod table;
+mod turns;
 mod unique_id;
 mod work;
 

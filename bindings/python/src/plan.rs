@@ -85,9 +85,13 @@ impl PyProgram {
     /// Adds what `add` does, which the calling line of Python makes.
     fn add<R>(&self, py: Python<'_>, add: impl FnOnce(&mut Program) -> Result<R, BuildError>) -> PyResult<R> {
         let line = calling_line(py)?;
-        let mut program = lock(&self.program);
-        program.made_at(&line);
-        add(&mut program).map_err(|error| plan_refused(py, &error))
+        let added = {
+            let mut program = lock(&self.program);
+            program.made_at(&line);
+            add(&mut program)
+        };
+        // The program is not locked while Python is called.
+        added.map_err(|error| plan_refused(py, &error))
     }
 
     fn rank(&self, rank: usize) -> PyResult<usize> {

@@ -1,23 +1,26 @@
 //! A communicator of the engine, shared by the objects of Python that use it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use shmccl::comm::Aborter;
 use shmccl::{Communicator, Rank, Result};
 
 use crate::allocations::Allocations;
 use crate::error::closed;
-use crate::group::GroupedCall;
+use crate::group;
 use crate::heap_places::HeapPlaces;
 use crate::interrupt::detached;
+use crate::turns::{Turn, Turns};
 
 /// A communicator, until it is closed.
 pub struct Shared {
-    comm: Mutex<Option<Communicator>>,
-    /// Ends the epoch from any thread.
+    comm: Turns<Option<Communicator>>,
+    /// Whether it was taken out.
+    is_closed: AtomicBool,
+    /// Ends the epoch from any thread, and tells what needs no turn.
     pub aborter: Aborter,
     /// This rank.
     pub rank: Rank,
@@ -29,18 +32,25 @@ pub struct Shared {
     pub places: Arc<HeapPlaces>,
     /// The arrays of the epoch.
     pub allocations: Arc<Allocations>,
-    /// Whether calls are put into a group.
-    is_grouped: AtomicBool,
-    /// The calls of an open group.
-    pub grouped: Mutex<Vec<GroupedCall>>,
+    /// How many groups are open, of all threads.
+    pub n_groups: AtomicU32,
+    /// Whether this process replaces a rank that has died.
+    pub was_restarted: bool,
     /// The step that all survivors had completed, where a recovery led to the epoch.
     pub recovered: Option<u64>,
     /// The communicator with which the program goes on after a loss.
     successor: OnceLock<Arc<Self>>,
 }
 
+/// How long calls of daemon threads may take when the interpreter ends.
+const PATIENCE_AT_END: Duration = Duration::from_secs(1);
+
 /// The communicators that are to leave when the interpreter ends.
 static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// The process that these are of. A child of a fork has copies of them, and a thread that held a
+/// lock of one is not there.
+static OPENED_BY: AtomicU32 = AtomicU32::new(0);
 
 impl Shared {
     /// Shares `comm`, whose epoch has `allocations`.
@@ -59,14 +69,17 @@ impl Shared {
             members: comm.members().iter().map(|rank| rank.get()).collect(),
             places: Arc::new(HeapPlaces::of(&comm)?),
             allocations: allocations.map_or_else(Arc::default, Arc::clone),
-            comm: Mutex::new(Some(comm)),
-            is_grouped: AtomicBool::new(false),
-            grouped: Mutex::default(),
+            was_restarted: comm.was_restarted(),
+            comm: Turns::new(Some(comm)),
+            is_closed: AtomicBool::new(false),
+            n_groups: AtomicU32::new(0),
             recovered,
             successor: OnceLock::new(),
         });
-        let mut open = lock(&OPEN);
-        open.retain(|other| other.strong_count() > 0);
+        let (mut open, process) = (lock(&OPEN), std::process::id());
+        // Relaxed: it changes under the lock, and whoever looks without it asks for its own number.
+        let is_first = OPENED_BY.swap(process, Ordering::Relaxed) != process;
+        open.retain(|other| !is_first && other.strong_count() > 0);
         open.push(Arc::downgrade(&shared));
         Ok(shared)
     }
@@ -82,48 +95,53 @@ impl Shared {
         py: Python<'_>,
         run: impl FnOnce(&mut Communicator) -> Result<R> + Send,
     ) -> PyResult<R> {
-        let done = detached(py, || lock(&self.comm).as_mut().map(run).transpose())?;
+        let done = detached(py, || self.turn()?.as_mut().map(run).transpose())?;
         done.ok_or_else(|| closed("communicator"))
     }
 
-    /// Locks the communicator.
-    pub fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
-        lock(&self.comm)
-    }
-
-    /// Returns whether calls are put into a group now.
-    #[inline]
-    pub fn is_grouped(&self) -> bool {
-        // Relaxed: a group is opened and closed by the thread that makes its calls, or by one that
-        // holds the interpreter before it.
-        self.is_grouped.load(Ordering::Relaxed)
-    }
-
-    /// Puts calls together from now on.
+    /// Calls `look` while calls of other threads go on, without the interpreter's lock.
     ///
     /// # Errors
-    /// `RuntimeError` where they are already.
-    pub fn open_group(&self) -> PyResult<()> {
-        if self.is_grouped() {
-            return Err(PyRuntimeError::new_err("a communicator is in a group already; end that one first"));
-        }
-        // Relaxed: see `is_grouped`.
-        self.is_grouped.store(true, Ordering::Relaxed);
-        Ok(())
+    /// The exception for what `look` returns; `RuntimeError` for a closed communicator, for which
+    /// it may return `None`.
+    pub fn look<R: Send>(
+        &self,
+        py: Python<'_>,
+        look: impl FnOnce(&Aborter) -> Result<Option<R>> + Send,
+    ) -> PyResult<R> {
+        let seen = if self.is_closed() { None } else { detached(py, || look(&self.aborter))? };
+        seen.ok_or_else(|| closed("communicator"))
     }
 
-    /// Returns the calls that were put together, and makes others at once again.
-    pub fn close_group(&self) -> Vec<GroupedCall> {
-        // Relaxed: see `is_grouped`.
-        self.is_grouped.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *lock(&self.grouped))
+    /// Waits until no other thread is in a call, without the interpreter's lock.
+    ///
+    /// # Errors
+    /// Those of [`Turns::take`].
+    #[inline]
+    pub fn turn(&self) -> Result<Turn<'_, Option<Communicator>>> {
+        self.comm.take()
+    }
+
+    /// Returns whether this thread puts calls into a group now.
+    #[inline]
+    pub fn is_grouped(self: &Arc<Self>) -> bool {
+        // Relaxed: a thread sees the groups that it has opened itself.
+        self.n_groups.load(Ordering::Relaxed) != 0 && group::is_open(self)
+    }
+
+    /// Returns whether it was left, or is about to be.
+    pub fn is_closed(&self) -> bool {
+        // Relaxed: whoever needs the communicator looks behind its lock.
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Closes this communicator: the program goes on with `successor`, and leaves that one with it.
-    pub fn succeeded_by(&self, py: Python<'_>, successor: &Arc<Self>) {
-        let comm = self.take();
-        py.detach(|| drop(comm));
+    ///
+    /// # Errors
+    /// `KeyboardInterrupt`, and the successor is there.
+    pub fn succeeded_by(&self, py: Python<'_>, successor: &Arc<Self>) -> PyResult<()> {
         let _ = self.successor.set(Arc::clone(successor));
+        detached(py, || self.leave())
     }
 
     /// Returns the communicator with which the program goes on, which is this one as a rule.
@@ -131,9 +149,32 @@ impl Shared {
         self.successor.get().map_or_else(|| Arc::clone(self), |successor| successor.latest())
     }
 
-    /// Takes the communicator out.
-    pub fn take(&self) -> Option<Communicator> {
-        self.lock().take()
+    /// Takes the communicator out, without the interpreter's lock.
+    ///
+    /// # Errors
+    /// Those of [`Turns::take`].
+    pub fn take(&self) -> Result<Option<Communicator>> {
+        let comm = self.turn()?.take();
+        // Relaxed: see `is_closed`.
+        self.is_closed.store(true, Ordering::Relaxed);
+        Ok(comm)
+    }
+
+    /// Leaves at once, without the interpreter's lock.
+    ///
+    /// # Errors
+    /// Those of [`Shared::take`].
+    pub fn leave(&self) -> Result<()> {
+        self.take().map(drop)
+    }
+
+    /// Leaves as the interpreter ends. Only daemon threads are left then: the call of one that does
+    /// not end by itself ends with the epoch.
+    fn leave_at_end(&self) -> Result<()> {
+        if self.comm.take_within(PATIENCE_AT_END).is_err() {
+            self.aborter.revoke();
+        }
+        self.leave()
     }
 }
 
@@ -141,25 +182,49 @@ impl Drop for Shared {
     /// Leaves without the interpreter's lock: a proxy's handler may need it, and calls on streams
     /// are waited for.
     fn drop(&mut self) {
-        let Some(comm) = self.comm.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(comm) = self.comm.get_mut().take() else { return };
         drop_detached(comm);
     }
 }
 
-/// Drops `value` without the interpreter's lock, if this thread has it.
+/// Drops `value` without the interpreter's lock. Ctrl-C ends what it waits for.
 pub fn drop_detached<T: Send>(value: T) {
-    let mut value = Some(value);
-    Python::try_attach(|py| py.detach(|| drop(value.take())));
+    at_drop(|py| {
+        detached(py, || {
+            drop(value);
+            Ok(())
+        })
+    });
+}
+
+/// Calls `end` for an object that is dropped, if there is an interpreter. What it raises is shown.
+pub fn at_drop(end: impl FnOnce(Python<'_>) -> PyResult<()>) {
+    Python::try_attach(|py| {
+        // Handlers of signals are called without the exception by which the object goes.
+        let pending = PyErr::take(py);
+        end(py).unwrap_or_else(|error| error.write_unraisable(py, None));
+        pending.into_iter().for_each(|error| error.restore(py));
+    });
 }
 
 /// Leaves all communicators that are still there: the interpreter ends.
+///
+/// # Errors
+/// `KeyboardInterrupt`.
 #[pyfunction]
-pub fn leave_all(py: Python<'_>) {
-    let open: Vec<_> = lock(&OPEN).drain(..).filter_map(|shared| shared.upgrade()).collect();
-    py.detach(|| open.iter().for_each(|shared| drop(shared.take())));
+pub fn leave_all(py: Python<'_>) -> PyResult<()> {
+    // Relaxed: see where it is stored.
+    if OPENED_BY.load(Ordering::Relaxed) != std::process::id() {
+        return Ok(());
+    }
+    detached(py, || {
+        let open: Vec<_> = lock(&OPEN).drain(..).filter_map(|shared| shared.upgrade()).collect();
+        open.iter().try_for_each(|shared| shared.leave_at_end())
+    })
 }
 
-/// Locks `mutex`. Nothing that panics leaves a value half changed here.
+/// Locks `mutex`, of which nobody calls Python or waits. Nothing that panics leaves a value half
+/// changed here.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

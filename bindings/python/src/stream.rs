@@ -1,44 +1,94 @@
 //! Streams and events.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Weak};
 
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use shmccl::comm::stream::StreamStatus;
+use shmccl::sync::interrupt::interruptible;
 
 use crate::error::closed;
 use crate::interrupt::detached;
-use crate::shared::{drop_detached, lock};
+use crate::shared::{Shared, at_drop};
+use crate::turns::{Turn, Turns};
 
 /// Operations in order, executed by a thread of its own.
 ///
 /// Pass it as `stream=` to a call. The call returns at once, and its arrays are kept and must be
 /// left alone until the stream is synchronised.
 #[pyclass(frozen, module = "shmccl", name = "Stream")]
-pub struct Stream {
-    /// The stream, until it is closed.
-    pub shared: StreamCell,
+pub struct Stream(Turns<Option<OpenStream>>);
+
+/// A stream that is not closed.
+pub struct OpenStream {
+    stream: shmccl::Stream,
+    /// The communicators of which it has calls.
+    users: Vec<Weak<Shared>>,
 }
 
-/// The stream of the engine.
-pub struct StreamCell(Mutex<Option<shmccl::Stream>>);
+impl OpenStream {
+    /// Returns the stream of the engine, for calls of `comms`.
+    pub fn used_by(&mut self, comms: &[Arc<Shared>]) -> &shmccl::Stream {
+        for shared in comms {
+            if !self.users.iter().any(|user| std::ptr::eq(user.as_ptr(), Arc::as_ptr(shared))) {
+                self.users.push(Arc::downgrade(shared));
+            }
+        }
+        &self.stream
+    }
 
-impl StreamCell {
-    /// Locks the stream. Nobody waits for what it does while it is locked.
-    pub fn lock(&self) -> std::sync::MutexGuard<'_, Option<shmccl::Stream>> {
-        lock(&self.0)
+    /// Waits until everything is done, and ends the stream. What a handler of signals raises ends
+    /// the epoch, as in a call: so all comes to an end.
+    fn end(self, py: Python<'_>) -> PyResult<()> {
+        // What has failed is told by `synchronize`; only a wait that was ended matters here.
+        let waited = detached(py, || match self.stream.synchronise() {
+            Err(error @ shmccl::Error::Cancelled { .. }) => Err(error),
+            _ => Ok(()),
+        });
+        py.detach(|| self.cut_off());
+        waited
+    }
+
+    /// Ends the stream for a program that was told to end: what is not done in a moment ends the
+    /// epoch.
+    fn end_soon(self, py: Python<'_>) {
+        py.detach(|| {
+            let _ = interruptible(|| true, || self.stream.synchronise());
+            self.cut_off();
+        });
+    }
+
+    /// Ends the stream. Where something is left to be done, that ends the epoch.
+    fn cut_off(self) {
+        if matches!(self.stream.query(), Ok(StreamStatus::InProgress)) {
+            self.users.iter().filter_map(Weak::upgrade).for_each(|user| user.aborter.revoke());
+        }
     }
 }
 
-impl Drop for StreamCell {
+impl Drop for Stream {
     fn drop(&mut self) {
-        drop_detached(self.lock().take());
+        let Some(open) = self.0.get_mut().take() else { return };
+        at_drop(|py| open.end(py));
     }
 }
 
 impl Stream {
-    /// Wraps a stream.
-    pub fn new(stream: shmccl::Stream) -> Self {
-        Self { shared: StreamCell(Mutex::new(Some(stream))) }
+    /// Wraps a stream that was made of `shared`.
+    pub fn new(stream: shmccl::Stream, shared: &Arc<Shared>) -> Self {
+        Self(Turns::new(Some(OpenStream { stream, users: vec![Arc::downgrade(shared)] })))
+    }
+
+    /// Waits for the turn of this thread. Nobody waits for what the stream does in its turn.
+    ///
+    /// # Errors
+    /// Those of [`Turns::take`].
+    pub fn turn(&self) -> shmccl::Result<Turn<'_, Option<OpenStream>>> {
+        self.0.take()
+    }
+
+    fn take(&self, py: Python<'_>) -> PyResult<Option<OpenStream>> {
+        detached(py, || Ok(self.turn()?.take()))
     }
 
     /// Keeps `objects` until everything enqueued by now is done.
@@ -59,7 +109,8 @@ impl Stream {
         py: Python<'_>,
         run: impl FnOnce(&shmccl::Stream) -> shmccl::Result<R> + Send,
     ) -> PyResult<R> {
-        detached(py, || self.shared.lock().as_ref().map(run).transpose())?.ok_or_else(|| closed("stream"))
+        let run = |open: &mut OpenStream| run(&open.stream);
+        detached(py, || self.turn()?.as_mut().map(run).transpose())?.ok_or_else(|| closed("stream"))
     }
 }
 
@@ -91,10 +142,10 @@ impl Stream {
         Ok(event)
     }
 
-    /// Waits until everything is done, and ends the stream.
-    fn close(&self, py: Python<'_>) {
-        let stream = self.shared.lock().take();
-        py.detach(|| drop(stream));
+    /// Waits until everything is done, and ends the stream. Ctrl-C ends what is left, and with it
+    /// the epoch.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.take(py)?.map_or(Ok(()), |open| open.end(py))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -109,8 +160,12 @@ impl Stream {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let done = if kind.is_none() { self.synchronize(py) } else { Ok(()) };
-        self.close(py);
-        done
+        let is_told_to_end = |error: &PyErr| error.is_instance_of::<PyKeyboardInterrupt>(py);
+        if kind.is(py.get_type::<PyKeyboardInterrupt>()) || done.as_ref().is_err_and(is_told_to_end) {
+            self.take(py)?.into_iter().for_each(|open| open.end_soon(py));
+            return done;
+        }
+        done.and(self.close(py))
     }
 }
 

@@ -1,22 +1,26 @@
 //! Operations that are started now and waited for later: `with comm.start() as work: ...`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::group::{self, GroupedCall};
 use crate::interrupt::detached;
 use crate::shared::Shared;
 use crate::unique_id::seconds;
 
 /// An operation that was started, and goes on by itself. Made by `comm.start()`.
 ///
-/// Calls within the `with` block return at once, and are started at its end as one operation:
-/// several move together, as in a group. Their arrays are kept, and must be left alone until it is
-/// done. A block that an exception leaves starts nothing.
+/// Calls of this thread within the `with` block return at once, and are started at its end as one
+/// operation: several move together, as in a group. Their arrays are kept, and must be left alone
+/// until it is done. A block that an exception leaves starts nothing.
 #[pyclass(frozen, module = "shmccl", name = "Work")]
 pub struct Work {
     shared: Arc<Shared>,
+    /// Whether a thread is in its block.
+    is_open: AtomicBool,
     /// Set by the end of the block.
     started: OnceLock<shmccl::Work>,
 }
@@ -24,39 +28,26 @@ pub struct Work {
 impl Work {
     /// Makes one that nothing was started for.
     pub fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), started: OnceLock::new() }
+        Self { shared: Arc::clone(shared), is_open: AtomicBool::new(false), started: OnceLock::new() }
     }
 
     fn started(&self) -> PyResult<&shmccl::Work> {
         let missing = "nothing was started yet: the operation starts when its `with` block ends";
         self.started.get().ok_or_else(|| PyRuntimeError::new_err(missing))
     }
-}
 
-#[pymethods]
-impl Work {
-    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        let this = slf.get();
-        if this.started.get().is_some() {
+    /// Puts the calls of this thread together.
+    fn enter(&self) -> PyResult<()> {
+        if self.started.get().is_some() {
             return Err(PyRuntimeError::new_err(
                 "the operation was started already; call comm.start() again",
             ));
         }
-        this.shared.open_group()?;
-        Ok(slf.clone())
+        group::open(&self.shared)
     }
 
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        kind: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let grouped = self.shared.close_group();
-        if !kind.is_none() {
-            return Ok(());
-        }
+    /// Starts the calls of the block.
+    fn start(&self, py: Python<'_>, grouped: Vec<GroupedCall>) -> PyResult<()> {
         if grouped.is_empty() {
             return Err(PyValueError::new_err("no call of this communicator was made within start()"));
         }
@@ -71,9 +62,38 @@ impl Work {
                 |taker| calls.iter().try_for_each(|call| unsafe { call.submit(taker, places) }),
             )
         })?;
-        // A second block at the same time would be in a group already.
+        // One block at a time, and none once it is set.
         let _ = self.started.set(started);
         Ok(())
+    }
+}
+
+#[pymethods]
+impl Work {
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let this = slf.get();
+        // Acquire and release: who enters sees what the block before has started.
+        if this.is_open.swap(true, Ordering::Acquire) {
+            return Err(PyRuntimeError::new_err(
+                "the block of this operation is open; call comm.start() again",
+            ));
+        }
+        this.enter().inspect_err(|_| this.is_open.store(false, Ordering::Release))?;
+        Ok(slf.clone())
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let grouped = group::close(&self.shared);
+        let ended = if kind.is_none() { grouped.and_then(|grouped| self.start(py, grouped)) } else { Ok(()) };
+        // Release: as `__enter__` says.
+        self.is_open.store(false, Ordering::Release);
+        ended
     }
 
     /// Returns whether it has ended, in whatever way. Does not wait.

@@ -1,8 +1,10 @@
 """Functions that ranks import, and programs that start themselves."""
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -67,12 +69,60 @@ def waits_for_ever(comm):
         comm.all_reduce(np.zeros(1))
 
 
+def streamed(comm):
+    """Enqueues a call that nobody else comes to, and leaves the block."""
+    with comm.stream() as stream:
+        comm.all_reduce(np.zeros(1), stream=stream)
+
+
+def closes_a_stream(comm):
+    stream = comm.stream()
+    comm.all_reduce(np.zeros(1), stream=stream)
+    stream.close()
+
+
+def sleeps_with_a_stream(comm):
+    with comm.stream() as stream:
+        comm.all_reduce(np.zeros(1), stream=stream)
+        time.sleep(30)
+
+
+def shares_with_a_thread(comm):
+    """Waits for the turn of this thread, while another one is in a call."""
+    in_a_call(comm)
+    comm.heap_usage()
+
+
+def in_a_call(comm):
+    """Has a thread begin a call that nobody else comes to, and returns it."""
+
+    def call():
+        with contextlib.suppress(shmccl.Error):
+            comm.barrier()
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    # Longer than the thread needs to get there.
+    time.sleep(0.1)
+    return thread
+
+
 def started(comm):
     """Starts a receive that nothing comes for."""
     with comm.start() as work:
         comm.recv(np.empty(1), 1)
     return work
 
+
+WAITS = {
+    "channel": lambda comm: comm.channel(1).wait(),
+    "barrier": lambda comm: comm.barrier(),
+    "work": lambda comm: started(comm).wait(),
+    "stream's block": streamed,
+    "stream": closes_a_stream,
+    "program": sleeps_with_a_stream,
+    "thread": shares_with_a_thread,
+}
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
@@ -87,7 +137,7 @@ if __name__ == "__main__":
         try:
             begun = time.monotonic()
             print("waits", flush=True)
-            {"channel": lambda: comm.channel(1).wait(), "barrier": comm.barrier, "work": started(comm).wait}[sys.argv[2]]()
+            WAITS[sys.argv[2]](comm)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     elif sys.argv[1] == "recover":

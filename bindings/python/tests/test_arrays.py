@@ -111,3 +111,21 @@ def test_a_heap_that_is_too_small_says_how_to_have_a_larger_one():
             comm.zeros((1 << 40, 1 << 40))
 
     on_ranks(body)
+
+
+def test_a_copy_by_dlpack_is_its_own_and_other_devices_are_refused():
+    comm = shmccl.init_all(1)[0]
+    array = comm.zeros((2, 300), "float32")
+    array[1, 299] = 5.0
+    same, copy = np.from_dlpack(array), np.from_dlpack(array, copy=True)
+    array[0, 0] = 1.0
+    assert same[0, 0] == 1.0 and copy[0, 0] == 0.0 and copy[1, 299] == 5.0
+    assert np.from_dlpack(array, device="cpu", copy=False)[0, 0] == 1.0
+    assert array.__dlpack__(dl_device=(1, 0), stream=None, max_version=(1, 0))
+    with pytest.raises(BufferError, match="not on"):
+        array.__dlpack__(dl_device=(2, 0))
+    del same, array
+    # The copy needs neither the array nor the heap.
+    comm.close()
+    assert copy[1, 299] == 5.0
+    assert np.from_dlpack(shmccl.init_all(1)[0].zeros(0), copy=True).size == 0

@@ -183,3 +183,26 @@ def test_ranks_in_different_calls_are_told_so():
         comm.close()
 
     on_ranks(body, n=2)
+
+
+class LentByDlpack:
+    """Has its elements to lend by DLPack, and nothing else."""
+
+    def __init__(self, elements):
+        self.elements = elements
+
+    def __dlpack__(self, **wishes):
+        return self.elements.__dlpack__(**wishes)
+
+    def __dlpack_device__(self):
+        return self.elements.__dlpack_device__()
+
+
+def test_what_is_lent_by_dlpack_only_has_results_as_well():
+    def body(comm):
+        own = np.arange(4, dtype="float32") + comm.rank
+        np.testing.assert_array_equal(comm.all_reduce(LentByDlpack(own)), np.arange(4, dtype="float32") * comm.size + 3)
+        gathered = comm.all_gather(LentByDlpack(own))
+        np.testing.assert_array_equal(gathered, comm.all_gather(own))
+
+    on_ranks(body)

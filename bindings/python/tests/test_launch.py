@@ -110,6 +110,32 @@ def test_init_without_a_launcher_says_what_to_do():
     assert "shmccl run -n N -- python PROGRAM" in done.stderr.splitlines()[-1]
 
 
+def test_init_takes_no_argument_in_vain(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
+import shmccl
+
+for arguments in {"heap": "64M"}, {"rank": 0, "size": 1}, {"rank": 0}, {"size": 1}:
+    try:
+        shmccl.init(**arguments)
+    except shmccl.InvalidArgument as error:
+        assert len(str(error).splitlines()) == 1 and "=" in str(error)
+    else:
+        raise AssertionError(arguments)
+with shmccl.init(timeout=7.5) as comm:
+    print(comm.timeout)
+""")
+    command = [sys.executable, "-m", "shmccl", "run", "-n", "1", "--", sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7.5\n", done.stderr
+
+
+def test_a_rank_without_a_size_is_refused_everywhere():
+    for arguments in {"rank": 0}, {"size": 2}, {"id": shmccl.UniqueId(), "rank": 0}, {"id": shmccl.UniqueId()}:
+        with pytest.raises(shmccl.InvalidArgument, match="size="):
+            shmccl.init(**arguments)
+
+
 def test_ranks_on_several_machines_are_told_so_at_once():
     (env, *_) = environments(4, ("RANK", "WORLD_SIZE"), LOCAL_WORLD_SIZE="2")
     done = subprocess.run([*PROGRAM, "init"], env=env, capture_output=True, text=True, timeout=60)
@@ -134,7 +160,7 @@ def nobody_is_left(group):
     pytest.fail("a process of the job is left")
 
 
-@pytest.mark.parametrize("where", ["channel", "barrier", "work"])
+@pytest.mark.parametrize("where", ["channel", "barrier", "work", "stream's block", "stream", "program", "thread"])
 def test_ctrl_c_ends_a_wait(where):
     child = subprocess.Popen([*PROGRAM, "alone", where], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "waits\n"
@@ -193,3 +219,30 @@ def test_a_unique_id_is_pickled_and_printed():
     assert pickle.loads(pickle.dumps(id)) == id == shmccl.UniqueId(str(id))
     with pytest.raises(ValueError):
         shmccl.UniqueId("no id")
+
+
+@pytest.mark.parametrize("n, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
+def test_a_launch_without_ranks_is_refused(n, error):
+    with pytest.raises(error):
+        shmccl.launch(print, n)
+
+
+FORKED = """
+import os, sys, threading, time
+import shmccl
+comms = shmccl.init_all(2)
+waiting = threading.Thread(target=lambda: comms[0].recv(bytearray(4), 1), daemon=True)
+waiting.start()
+time.sleep(0.3)
+if child := os.fork():
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    comms[1].send(bytearray(4), 0)
+    waiting.join()
+else:
+    sys.exit(5)
+"""
+
+
+def test_a_forked_child_ends_though_a_thread_of_its_parent_was_in_a_call():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "5\n", done.stderr

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -78,6 +79,21 @@ def test_a_handler_of_python_sees_each_trigger_and_may_refuse_it():
         comm.barrier()
 
     on_ranks(body, n=2)
+
+
+def test_a_channel_that_is_dropped_leaves_the_interpreter_to_its_handler():
+    def body(comm):
+        comm.start_proxy(lambda fifo, trigger: time.sleep(0.05))
+        block = comm.zeros(8, "uint8")
+        channel = comm.channel(1 - comm.rank, proxied=True)
+        for _ in range(3):
+            channel.put(block)
+        start = time.monotonic()
+        del channel
+        assert time.monotonic() - start < 5
+        comm.barrier()
+
+    shmccl.launch(body, 2, start="fork", timeout=10)
 
 
 def test_calls_on_a_stream_go_in_order_while_the_program_does_something_else():
@@ -240,8 +256,6 @@ def test_a_timeout_names_the_rank_that_holds_all_up():
             assert isinstance(late.value, shmccl.Timeout) and late.value.rank == 1
             assert "rank 1" in late.value.report
         else:
-            import time
-
             time.sleep(1.5)
         comm.close()
 

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -215,6 +216,28 @@ def test_calls_without_a_meaning_are_refused_in_one_line():
     beyond.copy(beyond.block(0), beyond.input(0, (1 << 32) - 1), beyond.input(0, 0, (1 << 32) - 1))
     with pytest.raises(shmccl.Plan):
         beyond.finish()
+
+
+def test_a_program_is_free_for_other_threads_while_a_refusal_is_raised(monkeypatch):
+    program = Program("x", "allreduce", 2, input_chunks=1, output_chunks=1)
+    block, here, there = program.block(0), program.input(0, 0), program.input(1, 0)
+    raising, added = threading.Event(), threading.Event()
+
+    def slowly(error, text):
+        raising.set()
+        assert added.wait(30)
+
+    def refused():
+        with pytest.raises(shmccl.Plan):
+            program.copy(block, here, there)
+
+    monkeypatch.setattr(shmccl.Plan, "__init__", slowly)
+    thread = threading.Thread(target=refused)
+    thread.start()
+    assert raising.wait(30)
+    program.block(1)
+    added.set()
+    thread.join(30)
 
 
 def test_importing_the_builder_takes_no_numpy():

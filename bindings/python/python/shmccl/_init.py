@@ -18,22 +18,28 @@ _CREDENTIALS = "3i"
 _meetings = collections.Counter()
 
 
-def init(*, rank=None, size=None, id=None, heap="256M", timeout=60.0):
+def init(*, rank=None, size=None, id=None, heap=None, timeout=None):
     """Returns this process's communicator in the job that a launcher has started.
 
     It works under `shmccl run`, torchrun, mpirun (Open MPI, MPICH, Intel MPI), srun and PALS. Elsewhere, set SHMCCL_RANK,
     SHMCCL_SIZE and, where several jobs run at once, SHMCCL_KEY; or pass `rank` and `size` with an `id`, a
     `shmccl.UniqueId` that one process has made.
 
+    `heap` is the length of each rank's heap, 256 MiB by default, and `timeout` the longest wait in seconds, a minute by
+    default. Under `shmccl run` the command decides about the heap, and `timeout` counts from the end of `init` on.
+
     All ranks have to be on one machine. They meet through a socket without a port, which no other user can reach.
     """
-    settings = {"heap": byte_count(heap), "timeout": timeout}
+    if (rank is None) != (size is None):
+        raise InvalidArgument("rank= and size= are passed together; without both, the launcher's are taken")
+    if id is not None and rank is None:
+        raise InvalidArgument("an id needs rank= and size=, too")
+    if id is None and "SHMCCL_SOCKET" in os.environ:
+        return _from_command(rank, heap, timeout)
+    timeout = 60.0 if timeout is None else timeout
+    settings = {"heap": byte_count("256M" if heap is None else heap), "timeout": timeout}
     if id is not None:
-        if rank is None or size is None:
-            raise InvalidArgument("an id needs rank= and size=, too")
         return _core.Communicator.init_rank(size, id, rank, **settings)
-    if "SHMCCL_SOCKET" in os.environ:
-        return _core.Communicator.from_env()
     job = _find_job(os.environ, rank, size)
     if job.local_size is not None and job.local_size != job.size:
         raise Environment(
@@ -48,9 +54,21 @@ def init(*, rank=None, size=None, id=None, heap="256M", timeout=60.0):
     return _core.Communicator.init_rank(job.size, id, job.rank, **settings)
 
 
+def _from_command(rank, heap, timeout):
+    """Joins the job of `shmccl run`, which has decided about what it cannot be told any more."""
+    if heap is not None:
+        raise InvalidArgument("`shmccl run` has made the heap already: pass --heap to it, and no heap= to init")
+    if rank is not None:
+        raise InvalidArgument("`shmccl run` has numbered the ranks already: pass no rank= and size= to init, or an id=, too")
+    comm = _core.Communicator.from_env()
+    if timeout is not None:
+        comm.timeout = timeout
+    return comm
+
+
 def _find_job(env, rank, size):
     """Finds who has started this process, by the variables that it has set."""
-    if rank is not None and size is not None:
+    if rank is not None:
         return _Job("the program", rank, size, None, env.get("SHMCCL_KEY", _parent()))
     for launcher, rank_name, size_name, local_name, keys in _LAUNCHERS:
         if rank_name not in env or size_name not in env:

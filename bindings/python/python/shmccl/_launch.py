@@ -2,6 +2,7 @@
 
 import multiprocessing
 import multiprocessing.connection
+import operator
 import os
 import pickle
 import signal
@@ -37,6 +38,8 @@ def launch(fn, n, *args, heap="256M", timeout=60.0, start=None, pin=True, keep_g
             "launch() was called while this process was being started for a rank: put the call under "
             'if __name__ == "__main__":, or pass start="fork"'
         )
+    if operator.index(n) < 1:
+        raise ValueError(f"launch() starts one rank or more, not {n}")
     method = start or ("spawn" if _is_importable(fn) else "fork")
     context = multiprocessing.get_context(method)
     id = str(_core.UniqueId(good_for=max(timeout, 60.0)))
