@@ -992,7 +992,6 @@ class SignalWait : public Work {
 
   // Has a thread take the signal. The caller holds the lock.
   void begin() {
-    state_ = State::taking;
     std::thread([self = c10::intrusive_ptr<SignalWait>::reclaim_copy(this)] {
       std::exception_ptr failure;
       try {
@@ -1004,6 +1003,7 @@ class SignalWait : public Work {
       self->exception_ = failure;
       self->set(State::done);
     }).detach();
+    state_ = State::taking;
   }
 
   void set(State state) {
