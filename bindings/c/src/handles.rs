@@ -175,6 +175,7 @@ mod tests {
         table.take(first).unwrap();
         assert!(table.insert::<()>(Arc::new(3)).is_ok());
     }
+
     #[test]
     fn a_slot_that_was_reserved_is_taken_until_it_is_dropped_or_its_object_is() {
         let table = Handles::<u32, 1>::new(1, "number");

@@ -147,7 +147,7 @@ pub extern "C" fn shmcclCommWindowRegister(
         let mut signals = lock(&state.signals);
         let offer = Offer::new(&state, buff, size, signals.is_none());
         let mut told = vec![0; 4 * state.n_ranks()];
-        let (place, window) = state.with(|comm| {
+        *win = state.with(|comm| {
             comm.all_gather(&offer.as_ref().map_or([0; 4], Offer::words), &mut told)?;
             let Offer { memory, place, .. } = offer?;
             let (words, _) = told.as_chunks::<4>();
@@ -161,9 +161,8 @@ pub extern "C" fn shmcclCommWindowRegister(
             }
             let parts = words.iter().map(|words| Region::new(HeapOffset::new(words[1]), words[2])).collect();
             let signals = signals.as_ref().map(Arc::clone).expect("made with the first window");
-            Ok((place, WindowState { comm: handle, signals, parts }))
+            Ok(place.fill(Arc::new(WindowState { comm: handle, signals, parts })))
         })?;
-        *win = place.fill(Arc::new(window));
         Ok(())
     })
 }

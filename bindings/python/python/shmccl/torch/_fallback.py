@@ -145,8 +145,9 @@ def ended(number, code, text, rank):
         within.callback = was_within
 
 
-def milliseconds(time):
-    return max(1, math.ceil(time.total_seconds() * 1000))
+def milliseconds(seconds):
+    """So many for the engine, for which none would be no limit."""
+    return max(1, math.ceil(seconds * 1000))
 
 
 def failure(code):
@@ -241,7 +242,7 @@ class Connection:
         return self.store.get(key)
 
     def _meet_at(self, ident):
-        config = Config(ctypes.sizeof(Config), 0, milliseconds(self.timeout))
+        config = Config(ctypes.sizeof(Config), 0, milliseconds(self.timeout.total_seconds()))
         collectives, messages = ctypes.c_void_p(), ctypes.c_void_p()
         if code := table.CommInitRankConfig(ctypes.byref(collectives), self.size, ident, self.rank, ctypes.byref(config)):
             return failure(code)
@@ -268,7 +269,7 @@ class Connection:
 
     def _apply_timeout(self):
         # It concerns all communicators of the meeting.
-        table.CommSetTimeout(self.collectives, milliseconds(self.timeout))
+        table.CommSetTimeout(self.collectives, milliseconds(self.timeout.total_seconds()))
 
     def close(self):
         if self.forks == Forks.n and not self.closed:
@@ -393,7 +394,7 @@ class Pending(Work):
         allowed = self.own_timeout if is_own else timeout
         deadline = allowed and (self.started if is_own else time.monotonic()) + allowed.total_seconds()
         for request in self.requests:
-            code = table.RequestWait(request, self._left(deadline) if deadline else 0)
+            code = table.RequestWait(request, milliseconds(deadline - time.monotonic()) if deadline else 0)
             if code == INTERRUPTED:
                 raise_failure(code, "", "")
             if code == IN_PROGRESS:
@@ -401,13 +402,9 @@ class Pending(Work):
                 if is_own:
                     self.connection.note_failure(TIMEOUT)
                     self.connection.revoke()
-                text = f"timed out after {milliseconds(allowed)} ms"
+                text = f"timed out after {milliseconds(allowed.total_seconds())} ms"
                 self.connection.fail(self.operation, TIMEOUT, text)
         self.ended.wait()
-
-    @staticmethod
-    def _left(deadline):
-        return max(1, math.ceil((deadline - time.monotonic()) * 1000))
 
     def get_future(self):
         with self.lock:

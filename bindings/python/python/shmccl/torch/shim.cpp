@@ -528,7 +528,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     state_.compare_exchange_strong(ready, State::closed);
   }
 
-  // Leaves a group that nobody uses any more. Ranks that are about to meet find this one there, and others do not.
+  // Leaves a group that nobody uses any more. Where it still meets, it waits for the other ranks a moment, and no longer.
   void abandon() noexcept {
     if (!is_here()) return;
     std::optional<py::gil_scoped_release> unlocked;
