@@ -16,7 +16,8 @@ import shmccl.torch
 # Torchrun twice, on a machine that may be busy.
 pytestmark = pytest.mark.patience(300)
 ROOT = pathlib.Path(__file__).resolve().parents[4]
-WORKLOAD = ROOT / "benches" / "torch" / "gpt.py"
+BENCHES = ROOT / "benches" / "torch"
+WORKLOAD = BENCHES / "gpt.py"
 
 
 def torchrun(mode, backend, n=2, **environment):
@@ -140,3 +141,14 @@ def refuses(rank, n):
 
 def test_zero_copy_refuses_what_it_cannot_help():
     run(2, refuses)
+
+
+def test_the_benchmark_has_a_figure_of_each_operation_and_a_plot(tmp_path):
+    plot = tmp_path / "plot.svg"
+    operations = ("all_reduce", "all_gather", "gather", "scatter", "send_recv", "barrier")
+    command = [sys.executable, str(BENCHES / "run"), "--sizes", "0,8", "--rounds", "1", "--only", ",".join(operations), "--plot", str(plot)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=140, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
+    assert rows == [[operation, size] for operation in operations[:-1] for size in ("0", "8")] + [["barrier", "8"]]
+    assert "</svg>" in plot.read_text()
