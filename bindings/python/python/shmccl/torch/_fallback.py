@@ -1,6 +1,6 @@
 """The backend without a compiler: a Python subclass of c10d's Backend over the engine's table of functions.
 
-It does the collectives and messages of the compiled one, at some 6 us more for a call. Torch hands it no
+It does the collectives and messages of the compiled one, at 6 to 10 us more for a call. Torch hands it no
 gather_single. It has no windows and no reconfigure, does not put DDP's buckets into the heap, and its works can
 neither be polled nor tell sequence numbers, durations and sources.
 """
@@ -868,7 +868,7 @@ def instead_of_shim(error):
         warned = True
         warnings.warn(
             f"shmccl: the backend in Python is used, as {error}. Missing are windows, reconfigure and DDP buckets in the heap, "
-            "and a call takes some 6 us longer.",
+            "and a call takes 6 to 10 us longer.",
             stacklevel=2,
         )
     return PythonBackend
