@@ -194,8 +194,8 @@ def interrupted(rank, n, action, handler, raised):
     dist.barrier()
     if rank == 0:
         signal.signal(signal.SIGINT, handler)
-        over().set("pid", str(os.getpid()))
         with pytest.raises(raised):
+            over().set("pid", str(os.getpid()))
             action()
         over().set("over", "1")
     else:
