@@ -17,6 +17,7 @@ use crate::dtype::Dtype;
 use crate::error::exception;
 use crate::heap_places::HeapPlaces;
 use crate::operand::Operand;
+use crate::whole_number;
 
 /// An array in the heap of a rank, in C's order.
 ///
@@ -177,7 +178,7 @@ impl Array {
     ///
     /// A barrier or a signal orders what is written there. Only for arrays that all ranks have made
     /// together.
-    fn peer(slf: &Bound<'_, Self>, rank: u32) -> PyResult<Self> {
+    fn peer(slf: &Bound<'_, Self>, #[pyo3(from_py_with = whole_number::rank)] rank: u32) -> PyResult<Self> {
         let this = slf.get();
         if matches!(this.memory, ArrayMemory::Local(_)) {
             return Err(PyValueError::new_err("a local array has no peers; make it without local=True"));

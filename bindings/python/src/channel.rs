@@ -69,7 +69,8 @@ impl PyChannel {
         target: &Bound<'_, PyAny>,
         source: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Region, Region)> {
-        let bytes = Operand::of(target, Access::Write)?.bytes();
+        let written = Operand::of(target, Access::Write)?;
+        let bytes = written.bytes();
         // The peer's own place, or the same place of this rank.
         let here = self.places.own_region(bytes);
         let target = match here.or_else(|| self.places.region_of(self.peer, bytes)) {
@@ -78,7 +79,13 @@ impl PyChannel {
         };
         let source = match (source, here) {
             (Some(source), _) => {
-                Operand::of(source, Access::Read)?.bytes().region(&self.places, self.rank, "the source")?
+                let read = Operand::of(source, Access::Read)?;
+                let (from, to) = (read.dtype.name, written.dtype.name);
+                if from != to {
+                    let text = format!("the source is of {from}, and the target of {to}");
+                    return Err(PyValueError::new_err(text));
+                }
+                read.bytes().region(&self.places, self.rank, "the source")?
             }
             (None, Some(here)) => here,
             (None, None) => return Err(PyValueError::new_err("a target in the peer's heap needs a source")),

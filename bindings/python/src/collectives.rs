@@ -16,6 +16,7 @@ use crate::interrupt::detached;
 use crate::operand::{Access, Bytes, Operand};
 use crate::reduce_op::reduce_op;
 use crate::stream::Stream;
+use crate::whole_number::{rank, tag};
 
 type Object<'py> = Bound<'py, PyAny>;
 
@@ -204,7 +205,7 @@ impl Communicator {
         py: Python<'py>,
         x: &Object<'py>,
         op: Option<&Object<'py>>,
-        root: u32,
+        #[pyo3(from_py_with = rank)] root: u32,
         out: Option<Object<'py>>,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
@@ -222,7 +223,7 @@ impl Communicator {
         &self,
         py: Python<'py>,
         x: Object<'py>,
-        root: u32,
+        #[pyo3(from_py_with = rank)] root: u32,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
@@ -340,7 +341,7 @@ impl Communicator {
         &self,
         py: Python<'py>,
         x: &Object<'py>,
-        root: u32,
+        #[pyo3(from_py_with = rank)] root: u32,
         out: Option<Object<'py>>,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
@@ -358,7 +359,7 @@ impl Communicator {
         &self,
         py: Python<'py>,
         x: Option<&Object<'py>>,
-        root: u32,
+        #[pyo3(from_py_with = rank)] root: u32,
         out: Option<Object<'py>>,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
@@ -383,8 +384,8 @@ impl Communicator {
         &self,
         py: Python<'py>,
         x: &Object<'py>,
-        peer: u32,
-        tag: u32,
+        #[pyo3(from_py_with = rank)] peer: u32,
+        #[pyo3(from_py_with = tag)] tag: u32,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<()> {
@@ -400,8 +401,8 @@ impl Communicator {
         &self,
         py: Python<'py>,
         out: Object<'py>,
-        peer: u32,
-        tag: u32,
+        #[pyo3(from_py_with = rank)] peer: u32,
+        #[pyo3(from_py_with = tag)] tag: u32,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
@@ -419,7 +420,7 @@ impl Communicator {
         &self,
         py: Python<'py>,
         out: &Object<'py>,
-        tag: u32,
+        #[pyo3(from_py_with = tag)] tag: u32,
         dtype: Option<&Object<'py>>,
     ) -> PyResult<u32> {
         let (asked, shared) = (Asked::new(self, py, dtype, None)?, &self.shared);

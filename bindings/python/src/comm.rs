@@ -23,6 +23,7 @@ use crate::proxy::PythonHandler;
 use crate::shared::{Shared, lock};
 use crate::stream::Stream;
 use crate::unique_id::{UniqueId, seconds};
+use crate::whole_number;
 use crate::work::Work;
 
 /// Where arrays begin: NumPy, torch and the widest registers are content with it.
@@ -117,9 +118,9 @@ impl Communicator {
     #[pyo3(signature = (size, id, rank, *, heap=256 << 20, timeout=60.0))]
     fn init_rank(
         py: Python<'_>,
-        size: u32,
+        #[pyo3(from_py_with = whole_number::count)] size: u32,
         id: &UniqueId,
-        rank: u32,
+        #[pyo3(from_py_with = whole_number::rank)] rank: u32,
         heap: u64,
         timeout: f64,
     ) -> PyResult<Self> {
@@ -131,7 +132,12 @@ impl Communicator {
     /// Makes all communicators of a job within this process, each for a thread of its own.
     #[staticmethod]
     #[pyo3(signature = (size, *, heap=256 << 20, timeout=60.0))]
-    fn init_all(py: Python<'_>, size: u32, heap: u64, timeout: f64) -> PyResult<Vec<Self>> {
+    fn init_all(
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::count)] size: u32,
+        heap: u64,
+        timeout: f64,
+    ) -> PyResult<Vec<Self>> {
         let options = options(heap, timeout)?;
         let comms = detached(py, || all_prepared(Engine::init_all_with(size, &options)?))?;
         comms.into_iter().map(|comm| Self::first(py, comm)).collect()
@@ -197,10 +203,10 @@ impl Communicator {
         self.shared.look(py, |comm| Ok(comm.staged_bytes()))
     }
 
-    /// Whether the epoch has ended, for whatever reason.
+    /// Whether the epoch has ended, for whatever reason. After a recovery it is the new one's.
     #[getter]
     fn revoked(&self, py: Python<'_>) -> PyResult<bool> {
-        self.shared.look(py, |comm| Ok(Some(comm.revoked().is_some())))
+        self.shared.latest().look(py, |comm| Ok(Some(comm.revoked().is_some())))
     }
 
     /// Whether this process replaces a rank that has died.
@@ -287,7 +293,12 @@ impl Communicator {
 
     /// Opens the next channel to `peer`. With `proxied=True` a proxy moves the bytes.
     #[pyo3(signature = (peer, *, proxied=false))]
-    fn channel(&self, py: Python<'_>, peer: u32, proxied: bool) -> PyResult<PyChannel> {
+    fn channel(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::rank)] peer: u32,
+        proxied: bool,
+    ) -> PyResult<PyChannel> {
         let to = self.rank_of(py, peer)?;
         let kind = self.shared.with(py, |comm| {
             Ok(if proxied {
@@ -361,7 +372,12 @@ impl Communicator {
     /// Comes together with ranks that `Communicator.join` under `id`, in a new communicator of
     /// `size` ranks. Collective; one member passes the id at least.
     #[pyo3(signature = (size, id=None))]
-    fn grow(&self, py: Python<'_>, size: u32, id: Option<&UniqueId>) -> PyResult<Self> {
+    fn grow(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::count)] size: u32,
+        id: Option<&UniqueId>,
+    ) -> PyResult<Self> {
         let id = id.map(|id| id.0);
         let comm = self.shared.with(py, |comm| comm.grow(size, id.as_ref()))?;
         Self::first(py, comm)
@@ -381,7 +397,7 @@ impl Communicator {
     }
 
     /// Declares `rank` lost, though it may live. That ends the epoch like a death.
-    fn give_up(&self, py: Python<'_>, rank: u32) -> PyResult<()> {
+    fn give_up(&self, py: Python<'_>, #[pyo3(from_py_with = whole_number::rank)] rank: u32) -> PyResult<()> {
         let lost = self.rank_of(py, rank)?;
         self.shared.with(py, |comm| comm.give_up(lost))
     }

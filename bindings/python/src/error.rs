@@ -32,7 +32,13 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 /// Returns the exception for a program that is no plan.
 #[cold]
 pub fn plan_refused(py: Python<'_>, error: &BuildError) -> PyErr {
-    instance(py, "Plan", error.to_string(), None).unwrap_or_else(|failed| failed)
+    refused(py, "Plan", error.to_string())
+}
+
+/// Returns the exception of the class called `name` for an argument that the engine never sees.
+#[cold]
+pub fn refused(py: Python<'_>, name: &str, text: String) -> PyErr {
+    instance(py, name, text, None).unwrap_or_else(|failed| failed)
 }
 
 /// Returns an exception of the class called `name`.

@@ -24,7 +24,8 @@ pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R>
     match (RAISED.take(), done) {
         (None, Ok(value)) => Ok(value),
         (Some(raised), _) => Err(raised),
-        (None, Err(error)) => Err(exception(py, &error)),
+        // It may have failed because the others have got the signal first.
+        (None, Err(error)) => py.check_signals().and_then(|()| Err(exception(py, &error))),
     }
 }
 

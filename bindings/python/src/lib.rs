@@ -9,6 +9,7 @@
 //! | `shared`, `turns`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
 //! | `group`, `work`, `stream`, `channel` | a class or two each |
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
+//! | `whole_number` | ranks, tags and counts |
 //! | `plan`, `plan_check` | execution plans: built, read, checked |
 //! | `table` | the functions of the C ABI |
 //! | `error`, `parent` | exceptions; the end of a launched rank |
@@ -39,6 +40,7 @@ mod stream;
 mod table;
 mod turns;
 mod unique_id;
+mod whole_number;
 mod work;
 
 use pyo3::prelude::*;
@@ -47,6 +49,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("_MAX_RANKS", shmccl::rank::MAX_RANKS)?;
     module.add("_ERRORS", error::NAMES.to_vec())?;
     module.add_class::<array::Array>()?;
     module.add_class::<channel::PyChannel>()?;

@@ -63,13 +63,13 @@ impl<'py> Operand<'py> {
         {
             return Ok(operand);
         }
-        if let Some(tensor) = tensor::operand(object)? {
+        if let Some(tensor) = tensor::operand(object, access)? {
             return Ok(tensor);
         }
         if let Some(operand) = interface::operand(object, access)? {
             return Ok(operand);
         }
-        dlpack::operand(object)?.ok_or_else(|| {
+        dlpack::operand(object, access)?.ok_or_else(|| {
             PyTypeError::new_err(format!(
                 "cannot take a {}: expected an array of NumPy, a tensor, a shmccl.Array, or an object of the buffer \
                  protocol or DLPack",
@@ -170,9 +170,15 @@ impl Bytes {
     }
 }
 
-/// The error for an object of which bytes lie in several pieces.
-fn scattered(kind: &str, remedy: &str) -> PyErr {
-    PyValueError::new_err(format!("{kind} must be contiguous, in C's order; {remedy}"))
+/// The error for an object of which bytes lie in several pieces. `copy` is how to put them in order.
+fn scattered(kind: &str, copy: &str, access: Access) -> PyErr {
+    PyValueError::new_err(match access {
+        Access::Read => format!("{kind} must be contiguous, in C's order; {copy}"),
+        // A copy would be written, and lost.
+        Access::Write => format!(
+            "{kind} that is written must be contiguous, in C's order; pass one that is, and copy from it"
+        ),
+    })
 }
 
 /// The error for an object that may not be written.

@@ -32,6 +32,22 @@ def is_killed_on_rank_1(comm):
         return error.rank, lost, rest.size, sum_of_ranks(rest)
 
 
+def differ(comm):
+    """Makes a call that the other rank does not make."""
+    try:
+        comm.all_reduce(np.ones(1 + comm.rank))
+    except shmccl.CallMismatch as error:
+        return type(error).__name__
+
+
+def differ_and_go_on(comm):
+    try:
+        comm.all_reduce(np.ones(1 + comm.rank))
+    except shmccl.CallMismatch as error:
+        comm, lost = comm.shrink()
+        return str(error), lost, comm.all_reduce(np.ones(1))[0]
+
+
 def comes_back(comm):
     """Adds in steps. The last rank is killed in the fourth, and all go on where the slowest was."""
     last, was_lost, step = comm.size - 1, comm.was_restarted, comm.recovered_step or 0

@@ -158,6 +158,9 @@ def test_wrong_arguments_name_the_remedy_and_leave_the_job_as_it_was():
     def body(comm):
         for wrong, message in [
             (lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "ascontiguousarray"),
+            (lambda: comm.recv(np.zeros((4, 4))[:, 1], 0), "pass one that is, and copy from it"),
+            (lambda: comm.broadcast(LentByDlpack(np.zeros((4, 4))[:, 1])), "pass one that is, and copy from it"),
+            (lambda: comm.all_reduce(np.array([None, 1])), 'elements of format "O"'),
             (lambda: comm.all_reduce(b"read only", out=b"read only"), "read-only"),
             (lambda: comm.all_reduce(np.zeros(2), "median"), "expected sum"),
             (lambda: comm.all_reduce(np.zeros(2), out=np.zeros(3)), "elements received is 3"),
@@ -165,6 +168,11 @@ def test_wrong_arguments_name_the_remedy_and_leave_the_job_as_it_was():
             (lambda: comm.all_reduce(np.array(["text"])), "dtype="),
             (lambda: comm.all_reduce(3.0, out=np.zeros(1)), "expected an array"),
             (lambda: comm.broadcast(np.zeros(2), root=7), "rank 7 does not exist"),
+            (lambda: comm.broadcast(np.zeros(2), root=-1), "rank -1 does not exist"),
+            (lambda: comm.send(np.zeros(2), 1 << 40), "does not exist"),
+            (lambda: comm.send(np.zeros(2), 0, tag=-1), "tag -1 is none"),
+            (lambda: comm.channel(-2), "rank -2 does not exist"),
+            (lambda: comm.grow(-2), "-2 is out of range"),
         ]:
             with pytest.raises((ValueError, TypeError), match=message):
                 wrong()

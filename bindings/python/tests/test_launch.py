@@ -42,6 +42,12 @@ def test_a_rank_that_is_killed_is_named_and_the_others_can_go_on():
     assert isinstance(lost, shmccl.DeviceFailed) and lost.rank == 1
 
 
+def test_what_a_rank_has_done_stands_though_its_epoch_has_ended():
+    (calls, lost, total), (other, *_) = shmccl.launch(ranks.differ_and_go_on, 2)
+    assert "all_reduce" in calls and "all_reduce" in other and (lost, total) == ([], 2.0)
+    assert shmccl.launch(ranks.differ, 2, keep_going=True) == ["CallMismatch", "CallMismatch"]
+
+
 def test_a_result_that_cannot_be_pickled_is_an_error_of_its_rank():
     with pytest.raises(shmccl.DeviceFailed, match="cannot be pickled"):
         shmccl.launch(lambda comm: lambda: None, 2)
@@ -128,6 +134,16 @@ with shmccl.init(timeout=7.5) as comm:
     command = [sys.executable, "-m", "shmccl", "run", "-n", "1", "--", sys.executable, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "7.5\n", done.stderr
+
+
+def test_a_rank_that_is_none_is_refused_at_once():
+    for rank in 2, -1:
+        with pytest.raises(shmccl.InvalidRank, match=f"this rank {rank}, and of 2 ranks"):
+            shmccl.init(rank=rank, size=2)
+    code = "import shmccl; shmccl.init()"
+    env = {**os.environ, "SHMCCL_RANK": "3", "SHMCCL_SIZE": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    assert "the environment has numbered this rank 3, and of 2 ranks none has that number" in done.stderr
 
 
 def test_a_rank_without_a_size_is_refused_everywhere():
@@ -221,10 +237,18 @@ def test_a_unique_id_is_pickled_and_printed():
         shmccl.UniqueId("no id")
 
 
-@pytest.mark.parametrize("n, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
-def test_a_launch_without_ranks_is_refused(n, error):
+@pytest.mark.parametrize("n, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError), (257, ValueError)])
+def test_a_launch_without_ranks_or_of_too_many_is_refused(n, error):
     with pytest.raises(error):
         shmccl.launch(print, n)
+
+
+def test_a_launch_of_no_function_or_for_no_time_is_refused():
+    with pytest.raises(TypeError, match="takes a function"):
+        shmccl.launch(2, print)
+    for timeout in "a", 0:
+        with pytest.raises(ValueError, match="takes seconds"):
+            shmccl.launch(print, 2, timeout=timeout)
 
 
 FORKED = """

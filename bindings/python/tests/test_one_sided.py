@@ -31,6 +31,8 @@ def test_a_put_and_its_signal_arrive_at_the_same_place_of_the_peer(proxied):
                 channel.put(np.zeros(2))
             with pytest.raises(ValueError, match="has 8 bytes, and the target 4"):
                 channel.put(view[:1], view[:2])
+            with pytest.raises(ValueError, match="the source is of float32, and the target of int32"):
+                channel.put(view[:2], view[:2].view("float32"))
             if not proxied:
                 comm.barrier()
                 here = comm.zeros(8, "int32", local=True)

@@ -8,7 +8,7 @@ import struct
 import time
 
 from . import _core
-from ._errors import Environment, InvalidArgument, Timeout
+from ._errors import Environment, InvalidArgument, InvalidRank, Timeout
 from ._options import byte_count
 
 _Job = collections.namedtuple("_Job", "launcher rank size local_size key")
@@ -41,6 +41,8 @@ def init(*, rank=None, size=None, id=None, heap=None, timeout=None):
     if id is not None:
         return _core.Communicator.init_rank(size, id, rank, **settings)
     job = _find_job(os.environ, rank, size)
+    if not 0 <= job.rank < job.size:
+        raise InvalidRank(f"{job.launcher} has numbered this rank {job.rank}, and of {job.size} ranks none has that number")
     if job.local_size is not None and job.local_size != job.size:
         raise Environment(
             f"{job.launcher} has put {job.local_size} of {job.size} ranks on this machine; shmccl joins the ranks of one "

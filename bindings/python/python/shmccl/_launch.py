@@ -2,6 +2,7 @@
 
 import multiprocessing
 import multiprocessing.connection
+import numbers
 import operator
 import os
 import pickle
@@ -38,8 +39,12 @@ def launch(fn, n, *args, heap="256M", timeout=60.0, start=None, pin=True, keep_g
             "launch() was called while this process was being started for a rank: put the call under "
             'if __name__ == "__main__":, or pass start="fork"'
         )
-    if operator.index(n) < 1:
-        raise ValueError(f"launch() starts one rank or more, not {n}")
+    if not callable(fn):
+        raise TypeError(f"launch(fn, n) takes a function of a communicator first, not {fn!r}")
+    if not 1 <= operator.index(n) <= _core._MAX_RANKS:
+        raise ValueError(f"launch() starts from one to {_core._MAX_RANKS} ranks, not {n}")
+    if not isinstance(timeout, numbers.Real) or not timeout > 0:
+        raise ValueError(f"timeout= takes seconds, and not {timeout!r}")
     method = start or ("spawn" if _is_importable(fn) else "fork")
     context = multiprocessing.get_context(method)
     id = str(_core.UniqueId(good_for=max(timeout, 60.0)))
@@ -187,10 +192,14 @@ def _run(rank, pipe, parent, fn, args, kwargs, id, n, settings):
 
 
 def _leave(comm):
-    """Leaves with the others. Where one of them is lost, what this rank has done stands."""
+    """Leaves with the others. Where the epoch has ended before, what this rank has done stands."""
+    if comm.closed:
+        return
+    if comm.revoked:
+        comm.close()
+        return
     try:
-        if not comm.closed:
-            comm.finalize()
+        comm.finalize()
     except _CONSEQUENCES:
         comm.close()
 

@@ -24,7 +24,7 @@ def like(x, change, size):
     except ImportError:
         raise TypeError("a result without NumPy needs out=") from None
     model = x.numpy() if type(x).__module__ == "shmccl" else numpy.asarray(x)
-    if model.dtype == object and hasattr(x, "__dlpack__"):
+    if model is not x and model.dtype == object and hasattr(x, "__dlpack__"):
         # It lends its elements by DLPack only.
         model = numpy.from_dlpack(x)
     return numpy.empty(_shape(model.shape, change, size), dtype=model.dtype)

@@ -64,7 +64,7 @@ fn explained<'py>(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Option
     if object.hasattr("__array_interface__")? {
         let text = error.value(py).str()?.to_string();
         return if text.contains("contiguous") {
-            Err(scattered("an array", "pass numpy.ascontiguousarray(x)"))
+            Err(scattered("an array", "pass numpy.ascontiguousarray(x)", access))
         } else if access == Access::Write && text.contains("read-only") {
             Err(read_only())
         } else {

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 
-use super::{Operand, scattered};
+use super::{Access, Operand, scattered};
 use crate::dtype::Dtype;
 
 /// `DLDeviceType` of ordinary memory.
@@ -53,7 +53,7 @@ pub struct Managed {
 }
 
 impl Tensor {
-    /// Returns the bytes, which `kind` has and `remedy` would put in order.
+    /// Returns the bytes, which `kind` has and `copy` would put in order.
     ///
     /// # Errors
     /// `ValueError` for bytes in several pieces or on another device, `TypeError` for elements of
@@ -62,7 +62,7 @@ impl Tensor {
     /// # Safety
     /// It is as DLPack asks: shape and steps have `ndim` entries.
     #[inline]
-    pub unsafe fn operand<'py>(&self, kind: &str, remedy: &str) -> PyResult<Operand<'py>> {
+    pub unsafe fn operand<'py>(&self, kind: &str, copy: &str, access: Access) -> PyResult<Operand<'py>> {
         if self.device_type != CPU {
             return Err(elsewhere(kind));
         }
@@ -75,7 +75,7 @@ impl Tensor {
         };
         let shape = extents(self.shape);
         if !self.strides.is_null() && !is_contiguous(shape, extents(self.strides)) {
-            return Err(scattered(kind, remedy));
+            return Err(scattered(kind, copy, access));
         }
         let count: i64 = shape.iter().product();
         let len = usize::try_from(count).unwrap_or(0) * dtype.size;
@@ -85,7 +85,7 @@ impl Tensor {
 }
 
 /// Returns the bytes of `object`, if it lends them by DLPack.
-pub fn operand<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Operand<'py>>> {
+pub fn operand<'py>(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Option<Operand<'py>>> {
     let Some(lend) = object.getattr_opt("__dlpack__")? else { return Ok(None) };
     let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
     if device != CPU {
@@ -95,7 +95,7 @@ pub fn operand<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Operand<'py>>
     let capsule = lent.cast::<PyCapsule>()?;
     let managed = capsule.pointer_checked(Some(NAME))?.cast::<Managed>();
     // SAFETY: a capsule of this name points to such a structure, and keeps it until it is dropped.
-    let operand = unsafe { managed.as_ref().tensor.operand("an array", "copy it first") }?;
+    let operand = unsafe { managed.as_ref().tensor.operand("an array", "copy it first", access) }?;
     Ok(Some(Operand { _capsule: Some(lent), ..operand }))
 }
 

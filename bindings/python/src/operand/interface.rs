@@ -14,7 +14,7 @@ pub fn operand<'py>(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Opti
     let interface = interface.cast::<PyDict>()?;
     let (address, is_read_only): (usize, bool) = interface.as_any().get_item("data")?.extract()?;
     if interface.get_item("strides")?.is_some_and(|strides| !strides.is_none()) {
-        return Err(scattered("an array", "pass numpy.ascontiguousarray(x)"));
+        return Err(scattered("an array", "pass numpy.ascontiguousarray(x)", access));
     }
     if is_read_only && access == Access::Write {
         return Err(read_only());

@@ -14,7 +14,7 @@ import time
 import torch
 import torch.distributed as dist
 
-__all__ = ["empty", "register", "zero_copy"]
+__all__ = ["empty", "holds", "register", "zero_copy"]
 
 NAME = "shmccl"
 CHOICES = ("shim", "python")
