@@ -170,7 +170,7 @@ impl Bytes {
     }
 }
 
-/// The error for an object of which bytes lie in several pieces. `copy` is how to put them in order.
+/// The error for an object of which bytes lie in several pieces. `copy` puts them in order.
 fn scattered(kind: &str, copy: &str, access: Access) -> PyErr {
     PyValueError::new_err(match access {
         Access::Read => format!("{kind} must be contiguous, in C's order; {copy}"),
