@@ -11,11 +11,11 @@
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
 //! | `whole_number` | ranks, tags and counts |
 //! | `plan`, `plan_check` | execution plans: built, read, checked |
-//! | `table` | the functions of the C ABI |
+//! | `table`, `table_call` | the functions of the C ABI, and calls of them |
 //! | `error`, `parent` | exceptions; the end of a launched rank |
 //!
-//! `unsafe` stands where bytes of Python objects become operands, and in the two protocols that
-//! lend them.
+//! `unsafe` stands where bytes of Python objects become operands, in the two protocols that lend
+//! them, and in calls of the C ABI.
 
 mod allocations;
 mod array;
@@ -38,6 +38,7 @@ mod reduce_op;
 mod shared;
 mod stream;
 mod table;
+mod table_call;
 mod turns;
 mod unique_id;
 mod whole_number;
@@ -67,13 +68,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reduce_op::PreMulSum>()?;
     module.add_class::<stream::Event>()?;
     module.add_class::<stream::Stream>()?;
+    module.add_class::<table_call::TableCall>()?;
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
     module.add_function(wrap_pyfunction!(plan_check::check_plan, module)?)?;
-    module.add_function(wrap_pyfunction!(table::execute, module)?)?;
     module.add_function(wrap_pyfunction!(table::table, module)?)?;
     module.add_function(wrap_pyfunction!(shared::leave_all, module)?)
 }

@@ -1,7 +1,7 @@
 //! The functions of the C ABI, for extension modules that use the engine which Python has loaded.
 
-use std::ffi::{CStr, c_int};
-use std::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use std::ffi::CStr;
+use std::ptr::NonNull;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -28,19 +28,4 @@ pub fn table(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
     unsafe { shmccl_c::shmcclSetInterruptCheck(Some(has_raised_for_c)) };
     // SAFETY: the table lives as long as the program.
     unsafe { PyCapsule::new_with_pointer(py, table, NAME) }
-}
-
-/// Executes one call, and returns the code that `shmcclSubmit` returns. `comm` is the number of a
-/// communicator of the table, `call` the address of a `shmcclCall_t`: quicker than by ctypes.
-///
-/// # Safety
-/// As for `shmcclSubmit`.
-#[pyfunction]
-pub unsafe fn execute(py: Python<'_>, comm: usize, call: usize) -> c_int {
-    py.detach(|| {
-        let (comm, call) = (with_exposed_provenance_mut(comm), with_exposed_provenance(call));
-        // SAFETY: the caller's duties are the same.
-        let code = unsafe { shmccl_c::shmcclSubmit(comm, call, 1, None, null_mut(), None) };
-        code as c_int
-    })
 }

@@ -24,6 +24,7 @@ from torch._C._distributed_c10d import ErrorType, ReduceOp, Work
 from torch.distributed import DistBackendError
 
 from shmccl import _core
+from shmccl._core import _Call as Call
 
 from ._in_python import InPython
 
@@ -61,20 +62,6 @@ class Config(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("heap_bytes", ctypes.c_uint64), ("timeout_ms", ctypes.c_uint64)]
 
 
-class Call(ctypes.Structure):
-    """One call of the engine: `shmcclCall_t`."""
-
-    _fields_ = [
-        ("size", ctypes.c_size_t), ("operation", ctypes.c_int), ("datatype", ctypes.c_int), ("op", ctypes.c_int),
-        ("peer", ctypes.c_int), ("tag", ctypes.c_int), ("sendbuff", ctypes.c_void_p), ("recvbuff", ctypes.c_void_p),
-        ("count", ctypes.c_size_t), ("sendcounts", ctypes.POINTER(ctypes.c_size_t)), ("sdispls", ctypes.POINTER(ctypes.c_size_t)),
-        ("recvcounts", ctypes.POINTER(ctypes.c_size_t)), ("rdispls", ctypes.POINTER(ctypes.c_size_t)),
-        ("scalar", ctypes.c_void_p),
-    ]
-
-
-CALL_SIZE = ctypes.sizeof(Call)
-
 DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
 
 
@@ -91,8 +78,6 @@ class Table:
         "CommDestroy": (ctypes.c_int, ctypes.c_void_p),
         "CommRevoke": (ctypes.c_int, ctypes.c_void_p),
         "CommSetTimeout": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
-        "Submit": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Call), ctypes.c_size_t, DONE, ctypes.c_void_p,
-                   ctypes.POINTER(ctypes.c_void_p)),
         "RequestTest": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
         "RequestWait": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
         "RequestSource": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
@@ -144,6 +129,9 @@ def ended(number, code, text, rank):
         pending.pop(number)._end(code, (text or b"").decode(errors="replace"), rank)
     finally:
         within.callback = was_within
+
+
+ENDED = ctypes.cast(ended, ctypes.c_void_p).value
 
 
 def milliseconds(seconds):
@@ -318,8 +306,8 @@ class Pending(Work):
             self.ended = self.ended or threading.Event()
         number = next(numbers)
         pending[number] = self
-        request = ctypes.c_void_p()
-        if code := table.Submit(comm, ctypes.byref(call), 1, ended, number, ctypes.byref(request)):
+        code, request = call.start(comm.value, ENDED, number)
+        if code:
             failed = failure(code)
             pending.pop(number)
             self._end(*failed)
@@ -428,9 +416,12 @@ class Pending(Work):
 class Over(Work):
     """An operation that had ended before its call returned."""
 
-    def __init__(self, outputs):
-        super().__init__()
-        self.outputs = outputs
+    @classmethod
+    def with_outputs(cls, outputs):
+        # Quicker than a constructor in Python.
+        over = cls()
+        over.outputs = outputs
+        return over
 
     def is_completed(self):
         return True
@@ -456,7 +447,7 @@ class Over(Work):
 
 
 def make(operation, send=0, recv=0, count=0, root=0):
-    return Call(CALL_SIZE, operation, UINT8, 0, root, 0, send, recv, count)
+    return Call(operation, UINT8, 0, root, send, recv, count)
 
 
 def check(tensor, operation):
@@ -526,10 +517,6 @@ def copy_out(source, tensors):
         at += tensor.numel()
 
 
-def array(values):
-    return (ctypes.c_size_t * len(values))(*values)
-
-
 def offsets(counts):
     return [0, *itertools.accumulate(counts)][:-1]
 
@@ -586,8 +573,8 @@ class PythonBackend(InPython):
         """A call that reduces as many elements of the tensor's type."""
         kind, operator = reduction(tensor.dtype, hash(op), operation)
         if operator is not PREMUL_SUM:
-            return Call(CALL_SIZE, code, kind, operator, root, 0, source, target, tensor.numel())
-        call = Call(CALL_SIZE, code, kind, SUM, root, 0, source, target, tensor.numel())
+            return Call(code, kind, operator, root, source, target, tensor.numel())
+        call = Call(code, kind, SUM, root, source, target, tensor.numel())
         # The call keeps the factor, of which the engine is told where it lies.
         call.factor = torch.full((1,), float(op.factor), dtype=tensor.dtype.to_real())
         call.scalar = call.factor.data_ptr()
@@ -625,12 +612,12 @@ class PythonBackend(InPython):
         for call in calls:
             if connection.size == 1:
                 self._alone(call)
-            elif code := _core.execute(connection.collectives.value, ctypes.addressof(call)):
+            elif code := call.execute(connection.collectives.value):
                 connection.note_failure(code)
                 connection.fail(operation, *failure(code))
         if after:
             after()
-        return Over(outputs)
+        return Over.with_outputs(outputs)
 
     def _begin(self, work, collectives, messages):
         connection = self._connection
@@ -767,8 +754,8 @@ class PythonBackend(InPython):
 
     def _blocks_call(self, source, target, sent, received):
         call = make(ALL_TO_ALL_V, source.data_ptr(), target.data_ptr())
-        call.sendcounts, call.sdispls = array(sent), array(offsets(sent))
-        call.recvcounts, call.rdispls = array(received), array(offsets(received))
+        call.sendcounts, call.sdispls = sent, offsets(sent)
+        call.recvcounts, call.rdispls = received, offsets(received)
         return call
 
     def alltoall(self, outputs, inputs, opts):
