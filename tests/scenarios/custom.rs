@@ -12,7 +12,7 @@ use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::collectives::{Buffers, OPERATIONS, Seat};
-use crate::harness::{Job, rank};
+use crate::harness::{Job, panic_on_purpose, rank};
 
 /// A body with a name.
 struct Named<F>(&'static str, F);
@@ -228,7 +228,7 @@ scenario!(an_error_of_the_algorithm_is_that_of_the_call_and_ends_the_epoch, Job:
 scenario!(a_panic_that_is_caught_ends_the_epoch_as_well, Job::of(2).broken(), |comm| {
     register(comm, Operation::AllReduce, "panics", |steps| {
         if steps.rank().get() == 1 {
-            panic!("on purpose")
+            panic_on_purpose()
         }
         steps.receive(steps.right(), 8).map(drop)
     })?;

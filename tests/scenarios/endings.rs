@@ -212,7 +212,7 @@ mod a_device_that_panics_is_lost_to_its_peers {
     use shmccl::launch::launch_threads;
 
     use super::*;
-    use crate::harness::{Watchdog, panicked};
+    use crate::harness::{Watchdog, panic_on_purpose, panicked};
 
     #[test]
     fn threads() {
@@ -222,7 +222,7 @@ mod a_device_that_panics_is_lost_to_its_peers {
         let victim = Rank::new(1, 3).unwrap();
         let result = launch_threads(3, &options, |comm| {
             if comm.rank() == victim {
-                panic!("on purpose");
+                panic_on_purpose();
             }
             let error = wait_for_ever(comm, comm.rank().get() / 2).unwrap_err();
             seen.lock().unwrap().push(is_lost(&error, victim));

@@ -11,7 +11,7 @@ use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::sync::interrupt::interruptible;
 use shmccl::{Collectives, Communicator, Error, Result, Work};
 
-use crate::harness::{Job, is_lost, rank};
+use crate::harness::{Job, is_lost, panic_on_purpose, rank};
 use crate::streams::{Log, all_are};
 
 /// Around what is eager, what is staged, and what the worker begins at once.
@@ -425,7 +425,7 @@ scenario!(
 
 scenario!(a_function_that_panics_at_the_end_of_an_operation_is_told_to_who_waits, Job::of(2), |comm| {
     let sums = comm.alloc::<u64>(1)?;
-    let panics = |_: &Result<(), Arc<Error>>| std::panic::resume_unwind(Box::new("on purpose"));
+    let panics = |_: &Result<(), Arc<Error>>| panic_on_purpose();
     let work = comm.start(panics, |calls| calls.all_reduce_in_place(&sums, &ReduceOp::Sum))?;
     let error = work.wait().unwrap_err();
     assert!(matches!(error.origin(), Error::Panicked), "{error:?}");
@@ -442,7 +442,7 @@ impl CustomAlgorithm for Panics {
     }
 
     fn run(&self, _: &mut Steps<'_>) -> Result<()> {
-        std::panic::resume_unwind(Box::new("on purpose"))
+        panic_on_purpose()
     }
 }
 

@@ -11,7 +11,7 @@ use shmccl::launch::launch_threads;
 use shmccl::reduce::{CustomOp, ReduceOp};
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::harness::{Job, Watchdog, is_lost, panicked, rank};
+use crate::harness::{Job, Watchdog, is_lost, panic_on_purpose, panicked, rank};
 use crate::streams::{Log, all_are, names};
 
 scenario!(arguments_that_are_wrong_are_refused_at_once, Job::of(2), |comm| {
@@ -41,7 +41,7 @@ scenario!(after_a_failure_a_stream_does_nothing_and_names_it, Job::of(2), |comm|
     let (log, event) = (Log::default(), Event::new());
     stream.fill(&sums, 5)?;
     // A panic without the message, which two ranks that are threads would print at once.
-    stream.call(|| std::panic::resume_unwind(Box::new("on purpose")))?;
+    stream.call(|| panic_on_purpose())?;
     // The failure may be known by now, so each of these may tell it; they are not executed either
     // way.
     let _ = stream.call(log.adds(1));
@@ -76,7 +76,7 @@ scenario!(
         let (first, second) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
         comm.barrier()?;
         if comm.rank() == behind {
-            stream.call(|| std::panic::resume_unwind(Box::new("on purpose")))?;
+            stream.call(|| panic_on_purpose())?;
         }
         let _ = stream.on(comm).all_reduce_in_place(&first, &ReduceOp::Sum);
         let error = stream.synchronise().unwrap_err();
@@ -124,7 +124,7 @@ fn a_rank_that_panics_waits_for_nothing_that_it_has_enqueued() {
         if comm.rank() == lost {
             // The other one never comes to this.
             stream.on(comm).all_reduce_in_place(&sums, &ReduceOp::Sum)?;
-            panic!("on purpose");
+            panic_on_purpose();
         }
         let error = comm.memory_channel(lost)?.wait().unwrap_err();
         assert!(is_lost(&error, lost), "{error}");
@@ -138,7 +138,9 @@ fn an_operator_that_panics_in_an_enqueued_call_ends_the_epoch() {
         let (lost, sums) = (rank(comm, 1), comm.alloc::<u64>(3000)?);
         let is_lost_rank = comm.rank() == lost;
         let op = CustomOp::new("sum", move |sums: &mut [u64], others: &[u64]| {
-            assert!(!is_lost_rank, "on purpose");
+            if is_lost_rank {
+                panic_on_purpose()
+            }
             sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
         });
         let stream = comm.stream()?;
