@@ -6,6 +6,7 @@ mod clean;
 mod compare;
 mod ctl;
 mod doctor;
+mod execution_plan;
 mod failure;
 mod file;
 mod flags;

@@ -9,9 +9,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use shmccl_plan::check::{ClassReport, Report};
 use shmccl_plan::lower::smallest;
-use shmccl_plan::read::{Reading, read_file};
-use shmccl_plan::{Lowered, Plan, Problem, Refusal, check, diff, draw, import, lower, show, write};
+use shmccl_plan::{Lowered, Plan, Problem, Refusal, check, diff, draw, escaped, import, lower, show, write};
 
+use crate::execution_plan::{read, refused, try_read};
 use crate::failure::{DONE, FAILED, UsageError};
 use crate::{failure, file, output};
 pub(crate) use flags::PlanArgs;
@@ -38,25 +38,6 @@ fn no_verdict(error: anyhow::Error) -> anyhow::Error {
         FAILED if !failure::is_closed_pipe(&error) => UsageError::new(failure::chain(&error)).into(),
         _ => error,
     }
-}
-
-/// Reads a plan, and notes what its reader should know.
-pub(crate) fn read(path: &Path) -> Result<Plan> {
-    Ok(read_plan(path).map_err(|refusal| refused(&refusal))?)
-}
-
-fn read_plan(path: &Path) -> Result<Plan, Refusal> {
-    let Reading { plan, warnings } = read_file(path)?;
-    warnings.iter().for_each(|warning| output::note(&format!("{}: {warning}", path.display())));
-    Ok(plan)
-}
-
-/// Notes all problems but the first, which is the error of the command.
-fn refused(refusal: &Refusal) -> UsageError {
-    for problem in refusal.problems.iter().skip(1) {
-        output::note(&format!("{}: {problem}", refusal.file));
-    }
-    UsageError::new(refusal.to_string())
 }
 
 fn refusal(path: &Path, problems: Vec<Problem>) -> Refusal {
@@ -108,7 +89,7 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
 
 /// Reads and checks a plan, as far as it is one.
 fn checked(args: &CheckArgs) -> Result<(Plan, Report), Refusal> {
-    let plan = read_plan(&args.file)?;
+    let plan = try_read(&args.file)?;
     let report = check(&plan, args.size).map_err(|problems| refusal(&args.file, problems))?;
     Ok((plan, report))
 }
@@ -125,7 +106,7 @@ fn told(path: &Path, report: &Report) -> String {
         "{}: {} ({} of {} ranks, four launches in a row)\n",
         path.display(),
         report.verdict(),
-        show::escaped(&report.collective),
+        escaped(&report.collective),
         report.ranks
     );
     let mut alike: Vec<Vec<&ClassReport>> = Vec::new();

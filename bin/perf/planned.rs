@@ -10,12 +10,11 @@ use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
 use shmccl_plan::read::files_in;
-use shmccl_plan::show::escaped;
-use shmccl_plan::{Lowered, Plan, lower};
+use shmccl_plan::{Lowered, Plan, escaped, lower};
 
 use crate::failure::UsageError;
 use crate::perf::test::Test;
-use crate::{flags, output, plan};
+use crate::{execution_plan, flags, output};
 
 /// Operators that do something to each sum, which no plan does.
 const LAST_STEPS: [&str; 2] = ["avg", "mulsum"];
@@ -44,7 +43,7 @@ impl PlannedTest {
     /// # Errors
     /// A file that is no plan; a plan of no operation.
     pub(crate) fn read(file: &Path) -> Result<Self> {
-        let plan = plan::read(file)?;
+        let plan = execution_plan::read(file)?;
         let Some(test) = test_of(&plan) else {
             let told = "plans of allreduce, allgather, reducescatter, alltoall and sendrecv do calls";
             let what = format!("{}: a plan of {}; {told}", file.display(), escaped(&plan.collective));
@@ -60,7 +59,7 @@ impl PlannedTest {
     pub(crate) fn all(directory: &Path) -> Result<Vec<Self>> {
         let mut found = Vec::new();
         for file in files(directory)? {
-            let plan = plan::read(&file)?;
+            let plan = execution_plan::read(&file)?;
             found.extend(test_of(&plan).map(|test| Self { file, plan, test }));
         }
         Ok(found)
@@ -77,7 +76,7 @@ impl PlannedTest {
             return Self::read(file);
         }
         for file in &files {
-            if plan::read(file)?.name == name {
+            if execution_plan::read(file)?.name == name {
                 return Self::read(file);
             }
         }

@@ -2,9 +2,10 @@
 
 use std::fmt::Display;
 
+use crate::escape::escaped;
 use crate::plan::{Block, ChannelKind, Operation, Plan, RankProgram, Reference, RemoteBuffer, SwitchGroup};
 use crate::problem::Place;
-use crate::show::{escaped, reference};
+use crate::show::reference;
 
 /// The most differences that are listed.
 const MAX_DIFFERENCES: usize = 1000;

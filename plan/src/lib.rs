@@ -23,6 +23,7 @@ pub mod check;
 pub mod collective;
 pub mod diff;
 pub mod draw;
+mod escape;
 pub mod import;
 pub mod interpret;
 pub mod lower;
@@ -36,6 +37,7 @@ mod trace;
 pub mod write;
 
 pub use check::check;
+pub use escape::escaped;
 pub use lower::{Lowered, lower};
 pub use plan::Plan;
 pub use problem::{Place, Problem, Refusal};

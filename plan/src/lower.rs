@@ -130,7 +130,7 @@ fn barrier_ids(program: &RankProgram) -> Vec<(u32, u32)> {
     let mut found = std::collections::BTreeSet::new();
     let mut visit = |operation: &Operation, _: Place| found.extend(operation.barrier);
     for block in &program.blocks {
-        crate::rules::each_operation(&block.operations, Place::PLAN, &mut visit);
+        crate::problem::each_operation(&block.operations, Place::PLAN, &mut visit);
     }
     found.into_iter().collect()
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The most ranks of a plan.
+pub const MAX_RANKS: usize = 256;
+
 /// An execution plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {

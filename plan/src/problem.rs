@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::plan::Code;
-use crate::show::escaped;
+use crate::escape::escaped;
+use crate::plan::{Code, Operation};
 
 /// Names a place in a plan, as exactly as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -72,6 +72,15 @@ impl fmt::Display for Place {
             None => {}
         }
         self.code.map_or(Ok(()), |code| write!(f, " ({code})"))
+    }
+}
+
+/// Visits operations and those of pipelines, with their places.
+pub(crate) fn each_operation(operations: &[Operation], at: Place, visit: &mut impl FnMut(&Operation, Place)) {
+    for (index, operation) in operations.iter().enumerate() {
+        let at = at.operation(index, Some(operation.code));
+        visit(operation, at);
+        each_operation(operation.inner(), at, visit);
     }
 }
 

@@ -11,16 +11,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::plan::{Plan, Protocol};
+use crate::escape::escaped;
+use crate::plan::{MAX_RANKS, Plan, Protocol};
 use crate::problem::{Place, Problem, Refusal};
 use crate::rules;
-use crate::show::escaped;
 use fields::{Fields, Reader};
 
 /// The largest file, in bytes.
 pub const MAX_FILE: u64 = 100 << 20;
-/// The most ranks of a plan.
-pub const MAX_RANKS: usize = 256;
 /// The most thread blocks of a rank.
 pub const MAX_BLOCKS: usize = 256;
 /// The most operations of a block, or of a pipeline.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::collective::Collective;
 use crate::lower::{Sizes, granule, wrap_of};
 use crate::plan::{Block, ChannelKind, Code, Operation, Plan, Protocol, RankProgram};
-use crate::problem::{Place, Problem};
+use crate::problem::{Place, Problem, each_operation};
 
 /// The largest unit of divisions, in bytes.
 const MAX_ALIGNMENT: usize = 1 << 20;
@@ -143,15 +143,6 @@ fn barriers(rank: usize, program: &RankProgram, problems: &mut Vec<Problem>) {
             let what = format!("barrier {id} is of {parties} blocks, but {blocks} use it; make them agree");
             problems.push(Problem::new(at, what));
         }
-    }
-}
-
-/// Visits operations and those of pipelines, with their places.
-pub(crate) fn each_operation(operations: &[Operation], at: Place, visit: &mut impl FnMut(&Operation, Place)) {
-    for (index, operation) in operations.iter().enumerate() {
-        let at = at.operation(index, Some(operation.code));
-        visit(operation, at);
-        each_operation(operation.inner(), at, visit);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::escape::escaped;
 use crate::lower::{Lowered, granule};
 use crate::plan::{Block, Holder, Operation, Plan, Reference};
 use crate::problem::Place;
@@ -10,19 +11,6 @@ use crate::trace::{Movement, Ranks, Span, Trace, trace};
 
 /// The most transfers of a step that are told one by one.
 const MAX_TOLD: usize = 64;
-
-/// Writes a text from a file for a line of a terminal: control characters, which that would obey,
-/// are escaped as in Rust.
-#[must_use]
-pub fn escaped(text: &str) -> String {
-    text.chars().fold(String::new(), |mut line, c| {
-        match c.is_control() {
-            true => line.extend(c.escape_default()),
-            false => line.push(c),
-        }
-        line
-    })
-}
 
 /// Summarises a plan as it runs at one size.
 ///
@@ -94,7 +82,7 @@ fn counts(plan: &Plan) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut count = |operation: &Operation, _: Place| *counts.entry(operation.code.name()).or_default() += 1;
     for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
-        crate::rules::each_operation(&block.operations, Place::PLAN, &mut count);
+        crate::problem::each_operation(&block.operations, Place::PLAN, &mut count);
     }
     counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }

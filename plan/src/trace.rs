@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::lower::{Action, BlockCode, Cursor, Form, Lowered, Operand, Site, Transfer};
-use crate::plan::Buffer;
-use crate::read::MAX_RANKS;
+use crate::plan::{Buffer, MAX_RANKS};
 
 /// The most units that a trace follows, as buffers have them and as steps move them.
 const MAX_UNITS: usize = 1 << 21;

@@ -12,9 +12,9 @@ use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Error, Rank};
 use shmccl_limits::stopwatch::Stopwatch;
+use shmccl_plan::escaped;
 use shmccl_plan::read::read_file;
 use shmccl_plan::senders;
-use shmccl_plan::show::escaped;
 
 use super::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use shmccl::plan::build::{BlockId, BuildError, Channel, Chunks, Group, Program, Semaphore};
-use shmccl::plan::plan::Buffer;
-use shmccl::plan::read::MAX_RANKS;
+use shmccl::plan::plan::{Buffer, MAX_RANKS};
 use shmccl::plan::{Plan, write};
 
 use crate::error::plan_refused;

@@ -125,7 +125,7 @@ impl Pipelines {
         for (rank, program) in plan.ranks.iter().enumerate() {
             for (index, block) in program.blocks.iter().enumerate() {
                 let names_scratch = |operation: &Operation| names_scratch(plan, program, block, operation);
-                crate::rules::each_operation(
+                crate::problem::each_operation(
                     &block.operations,
                     Place::block(rank, index),
                     &mut |operation, at| {

@@ -7,7 +7,7 @@ use crate::plan::{
     Block, Buffer, ChannelKind, Code, Holder, Operation, Operator, Plan, RankProgram, Reference,
 };
 use crate::problem::Place;
-use crate::rules::each_operation;
+use crate::problem::each_operation;
 
 /// Returns a line for each place.
 #[must_use]

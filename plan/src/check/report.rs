@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::json;
 
 use super::classes::Class;
+use crate::escape::escaped;
 use crate::problem::Place;
-use crate::show::escaped;
 
 /// The most findings of a class that are kept.
 const MAX_FINDINGS: usize = 200;

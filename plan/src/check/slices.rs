@@ -92,7 +92,7 @@ impl Cuts {
         };
         for rank in &plan.ranks {
             for block in &rank.blocks {
-                crate::rules::each_operation(&block.operations, Place::PLAN, &mut visit);
+                crate::problem::each_operation(&block.operations, Place::PLAN, &mut visit);
             }
         }
         for rank in &plan.ranks {

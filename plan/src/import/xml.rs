@@ -1,7 +1,7 @@
 //! The elements of MSCCL's XML.
 
-use crate::plan::Buffer;
-use crate::read::{MAX_BLOCKS, MAX_OPERATIONS, MAX_RANKS};
+use crate::plan::{Buffer, MAX_RANKS};
+use crate::read::{MAX_BLOCKS, MAX_OPERATIONS};
 
 /// A program.
 #[derive(Debug, Default)]

@@ -198,7 +198,7 @@ pub(crate) fn slices(plan: &Plan) -> usize {
         most = operation.slice.map_or(most, |(_, of)| most.max(of));
     };
     for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
-        crate::rules::each_operation(&block.operations, Place::PLAN, &mut visit);
+        crate::problem::each_operation(&block.operations, Place::PLAN, &mut visit);
     }
     most as usize
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::escape::escaped;
 use crate::problem::{Place, Problem};
-use crate::show::escaped;
 
 /// The most fields of an object.
 const MAX_FIELDS: usize = 64;

@@ -4,8 +4,8 @@ use serde_json::value::RawValue;
 
 use super::fields::{Fields, Reader};
 use super::operation;
-use super::{MAX_BLOCKS, MAX_ENTRIES, MAX_OPERATIONS, MAX_RANKS};
-use crate::plan::{Block, Buffer, ChannelKind, RankProgram, RemoteBuffer, SwitchGroup};
+use super::{MAX_BLOCKS, MAX_ENTRIES, MAX_OPERATIONS};
+use crate::plan::{Block, Buffer, ChannelKind, MAX_RANKS, RankProgram, RemoteBuffer, SwitchGroup};
 use crate::problem::Place;
 
 /// The fields of a rank that only the layout before August 2025 has.

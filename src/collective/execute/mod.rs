@@ -18,7 +18,7 @@ use super::transport::Pipework;
 use super::transport::link::{Bare, Link, PipeChannel};
 use super::transport::pipe::Pipes;
 use crate::error::Result;
-use algorithms::PipeWorker;
+use algorithms::worker::PipeWorker;
 use planned::PlanRunner;
 use staged::StagedCall;
 

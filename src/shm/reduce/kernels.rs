@@ -15,12 +15,13 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::MAX_PLACES;
 use super::arithmetic::{Arithmetic, WordKernel, scalar_of};
 use super::instructions::{Instructions, Portable};
+use super::kernel::{ReduceKernel, Supported};
 use super::operator::{ElementOperator, Numeric};
 use super::places::{FreshSources, OperandAddresses};
 use super::store::{self, LINE, PIECE, SHORT, elements_before_line};
-use super::{MAX_PLACES, ReduceKernel, Supported};
 use crate::shm::copy::StorePolicy;
 
 /// All that is compiled for one type of element and one operator.
@@ -137,32 +138,10 @@ fn portable<T: Arithmetic, O: ElementOperator<T::Register>>(job: &KernelCall<'_>
     unsafe { body::<Portable, T, O>(job) }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) fn is_supported(kernel: ReduceKernel) -> bool {
-    kernel == ReduceKernel::Portable
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86_64::is_supported;
-
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use super::{Arithmetic, ElementOperator, KernelCall, ReduceKernel, body};
+    use super::{Arithmetic, ElementOperator, KernelCall, body};
     use crate::shm::reduce::instructions::WithF16c;
-
-    pub(in super::super) fn is_supported(kernel: ReduceKernel) -> bool {
-        match kernel {
-            ReduceKernel::Portable => true,
-            ReduceKernel::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
-            ReduceKernel::Avx512 => {
-                is_supported(ReduceKernel::Avx2)
-                    && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-            }
-        }
-    }
 
     /// # Safety
     /// The processor has AVX2 and F16C.

@@ -11,7 +11,7 @@
 //! a power of two.
 
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
-use super::{Operand, PipeWorker};
+use super::worker::{Operand, PipeWorker};
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Transport;
 use crate::error::Result;

@@ -6,7 +6,8 @@
 //! other in the same order at both members, and each pair meets in the same ones. So the rule of
 //! the [`pipes`](crate::collective::transport::pipe) holds, with times (exchange, k).
 
-use super::{Operand, PieceCut, PipeWorker};
+use super::pieces::PieceCut;
+use super::worker::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Transport;

@@ -16,7 +16,8 @@
 use std::ops::Range;
 
 use super::exchange::{ArrivedPiece, Core, PieceRun, exchange, in_order};
-use super::{ALIGN, Operand, PieceCut, PipeWorker};
+use super::pieces::{ALIGN, PieceCut};
+use super::worker::{Operand, PipeWorker};
 use crate::collective::call::shifted;
 use crate::collective::transport::link::Link;
 use crate::error::Result;

@@ -12,9 +12,11 @@
 //! two fragments to each peer at a time, received at the next time in the same order. The slots of
 //! a pipe hold more than those of one time.
 
-use super::{ALIGN, Operand, PerMember, PieceCut, PipeWorker, fill};
+use super::pieces::{ALIGN, PieceCut};
+use super::worker::{Operand, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
+use crate::collective::rendezvous::members::{PerMember, fill};
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Transport;
 use crate::error::Result;

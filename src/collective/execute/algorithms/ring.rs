@@ -22,7 +22,8 @@
 //! input is overwritten, in a call in place, only by the result for it, which has gone round the
 //! ring after it.
 
-use super::{ALIGN, Operand, PipeWorker, WORTH_SENDING};
+use super::pieces::{ALIGN, WORTH_SENDING};
+use super::worker::{Operand, PipeWorker};
 use crate::collective::call::Operation;
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::transport::link::Link;

@@ -29,8 +29,10 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Operand, PerMember, PieceCut, PipeWorker};
+use super::pieces::PieceCut;
+use super::worker::{Operand, PipeWorker};
 use crate::collective::call::Operation;
+use crate::collective::rendezvous::members::PerMember;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Transport;
 use crate::error::Result;

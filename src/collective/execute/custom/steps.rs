@@ -7,7 +7,7 @@
 
 use super::{CustomAlgorithm, Place};
 use crate::collective::call::{Call, Input, Operation, Output};
-use crate::collective::execute::algorithms::{self, Operand, PipeWorker};
+use crate::collective::execute::algorithms::worker::{self, Operand, PipeWorker};
 use crate::collective::rendezvous::members::Members;
 use crate::collective::transport::link::Link;
 use crate::collective::transport::pipe::Transport;
@@ -255,7 +255,7 @@ impl Steps<'_> {
             return Ok(());
         }
         let operands = operands.iter().map(|place| Operand { at: place.region.offset, fresh: place.fresh });
-        algorithms::combine(self.members, self.call, operands, target.region, finish)
+        worker::combine(self.members, self.call, operands, target.region, finish)
     }
 
     /// Copies `source` to `target`, which is as long, unless it is there already.
@@ -268,7 +268,7 @@ impl Steps<'_> {
         if source.is_empty() {
             Ok(())
         } else {
-            algorithms::copy(self.members, source.region.offset, target.region)
+            worker::copy(self.members, source.region.offset, target.region)
         }
     }
 

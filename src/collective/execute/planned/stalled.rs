@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use shmccl_plan::check::Kind;
+use shmccl_plan::escaped;
 use shmccl_plan::lower::smallest;
-use shmccl_plan::show::escaped;
 use shmccl_plan::{Plan, check};
 
 use super::launch::Launch;

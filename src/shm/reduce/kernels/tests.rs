@@ -164,7 +164,7 @@ fn whole_blocks_of_lines_go_past_the_cache_and_one_fence_follows_the_last() {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[test]
 fn a_processor_with_avx2_stores_lines_past_the_cache() {
-    if is_supported(ReduceKernel::Avx2) {
+    if ReduceKernel::Avx2.is_supported() {
         // SAFETY: supported, as just asked.
         unsafe { check_all::<super::super::instructions::WithF16c>() };
     }
