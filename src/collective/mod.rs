@@ -43,11 +43,11 @@ mod rendezvous;
 pub mod semantics;
 mod transport;
 
+pub(crate) use call::footprint::MemberMemory;
 pub use call::{
     Algorithm, AlgorithmName, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation,
     Request, StatusHandle, UnknownAlgorithm,
 };
-pub(crate) use call::footprint::MemberMemory;
 pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
 pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};

@@ -96,7 +96,9 @@ impl ByteSet for RangeSet {
         self.hull.insert(range);
         let ByteRange { mut start, mut end } = range;
         // Joined with those that it overlaps or touches.
-        while let Some((&first, &last)) = self.ranges.range(..=end).next_back().filter(|other| *other.1 >= start) {
+        while let Some((&first, &last)) =
+            self.ranges.range(..=end).next_back().filter(|other| *other.1 >= start)
+        {
             self.ranges.remove(&first);
             (start, end) = (start.min(first), end.max(last));
         }
@@ -123,8 +125,7 @@ impl<S: ByteSet> Touched<S> {
     pub(crate) fn meets(&self, call: &Call<'_>, memory: MemberMemory) -> bool {
         let mut is_met = false;
         call.each_range(memory, |access, range| {
-            is_met |=
-                self.written.overlaps(range) || (access == Access::Write && self.read.overlaps(range));
+            is_met |= self.written.overlaps(range) || (access == Access::Write && self.read.overlaps(range));
         });
         is_met
     }

@@ -215,7 +215,8 @@ impl SharedCall {
         for other in &inputs[1..] {
             let both = sums.chunks_exact_mut(size_of::<T>()).zip(other.chunks_exact(size_of::<T>()));
             for (sum, other) in both {
-                let combined = combine(bytemuck::pod_read_unaligned(sum), bytemuck::pod_read_unaligned(other));
+                let combined =
+                    combine(bytemuck::pod_read_unaligned(sum), bytemuck::pod_read_unaligned(other));
                 sum.copy_from_slice(bytemuck::bytes_of(&combined));
             }
         }
@@ -322,9 +323,7 @@ impl Draw {
                 (Way::Started, calls) => works.push(comm.start(
                     |_| (),
                     |starting| {
-                        calls
-                            .iter()
-                            .try_for_each(|(call, root)| call.submit(starting, (me, *root), piece))
+                        calls.iter().try_for_each(|(call, root)| call.submit(starting, (me, *root), piece))
                     },
                 )?),
                 (_, calls) => {
