@@ -9,6 +9,7 @@
 //! single call, and one of several, as a group.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::comm::{Submit, Work};
@@ -389,5 +390,7 @@ scenario!(calls_of_four_ranks_that_share_memory_are_done_one_after_the_other, jo
 });
 
 fn job(n: u32) -> Job {
-    Job::of(n).heap_len(64 << 20)
+    let (timeout, patience) = if long() { (600, 4 * 3600) } else { (60, 300) };
+    let job = Job::of(n).heap_len(64 << 20);
+    job.timeout(Duration::from_secs(timeout)).patience(Duration::from_secs(patience))
 }
