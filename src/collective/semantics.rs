@@ -131,7 +131,8 @@
 //! for the message before it enters such a call waits for ever, unless it puts both into a group as
 //! well.
 //!
-//! Small calls that share memory are executed one after the other, as [below](#calls-that-share-memory).
+//! Small calls that share memory are executed one after the other, as
+//! [below](#calls-that-share-memory).
 //!
 //! The rules are those of NCCL, with three differences:
 //! - A call that fails at once is left out, and its own return says so; `ncclGroupEnd` returns that
@@ -147,13 +148,13 @@
 //! # Calls that share memory
 //! Collective calls of one communicator behave as one after the other, whatever memory they share,
 //! on one rank or on all. An output may be the input of a later call, in whole or in part, or be
-//! overwritten by it. That holds for calls at once, in a group, on streams, started and by plans, at
-//! every length. Where they share nothing, calls of a group may be executed together.
+//! overwritten by it. That holds for calls at once, in a group, on streams, started and by plans,
+//! at every length. Where they share nothing, calls of a group may be executed together.
 //!
 //! This has no order:
-//! - *Messages* of a group move when all its collective calls are done. So one that was put in before
-//!   a collective call cannot share memory with it, unless both only read. This is refused at the
-//!   end of the group ([`Error::InvalidArgument`]), when nothing has moved.
+//! - *Messages* of a group move when all its collective calls are done. So one that was put in
+//!   before a collective call cannot share memory with it, unless both only read. This is refused
+//!   at the end of the group ([`Error::InvalidArgument`]), when nothing has moved.
 //! - *Messages among each other* move at once: those of one group, and those that were started one
 //!   after the other. None of them may write what another one reads or writes.
 //! - *Communicators* go their own ways: in one group, on several streams, or started. Their calls

@@ -125,8 +125,8 @@ impl<'c, 'b> Group<'c, 'b> {
     /// - [`Error::InvalidArgument`] when a message to oneself has no partner in the group. Nothing
     ///   was executed.
     /// - [`Error::InvalidArgument`] for calls that [share
-    ///   memory](crate::collective::semantics#calls-that-share-memory) and have no order. Nothing was
-    ///   executed.
+    ///   memory](crate::collective::semantics#calls-that-share-memory) and have no order. Nothing
+    ///   was executed.
     /// - [`Error::Unavailable`] when everything has ended already, or everything that was nested.
     /// - Otherwise those of the calls. Those that end the epoch leave open how far the others have
     ///   come.
@@ -220,8 +220,8 @@ impl Group<'_, 'static> {
     /// - [`Error::StreamFailed`]. It counts as a skipped call, which ends the epoch.
     /// - Those of the first call of a communicator, and [`Error::InvalidArgument`] and
     ///   [`Error::Unavailable`] as for `end`. Nothing is enqueued then.
-    /// - Errors of messages to oneself, and of calls that share memory and have no order, are errors
-    ///   of the operation.
+    /// - Errors of messages to oneself, and of calls that share memory and have no order, are
+    ///   errors of the operation.
     pub fn end_on(&mut self, stream: &Stream) -> Result<()> {
         if self.depth == 1 && self.floor == 0 && self.comms.iter().any(|member| !member.calls.is_empty()) {
             stream.check_room()?;

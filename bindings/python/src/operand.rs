@@ -140,8 +140,8 @@ impl Bytes {
     /// Returns these bytes as the output of a call, as [`Bytes::send`] does.
     ///
     /// # Safety
-    /// They are there for `'a`, and nothing else of this process touches them meanwhile but calls of
-    /// the same communicator, which are executed one after the other.
+    /// They are there for `'a`, and nothing else of this process touches them meanwhile but calls
+    /// of the same communicator, which are executed one after the other.
     #[inline]
     pub unsafe fn recv<'a>(self, heap: &HeapPlaces) -> RecvBytes<'a> {
         match heap.own_region(self) {

@@ -6,17 +6,17 @@
 //! the least in this order: all its members are in it, or on their way. Small ones that follow each
 //! other are [fused](crate::collective::execute::fused).
 //!
-//! Operations of all that are done by messages are announced. Then all messages of all communicators
-//! are [delivered](crate::collective::message::progress) at once.
+//! Operations of all that are done by messages are announced. Then all messages of all
+//! communicators are [delivered](crate::collective::message::progress) at once.
 //!
 //! # Order
 //! Calls of one communicator that share memory on some rank behave as one after the other. Those
-//! that are fused see to that. So an operation that is done by messages does not wait for the end of
-//! the group where a later one shares memory with it. Each member tells with its announcement how
-//! many calls of the group may come before its blocks move. All go by the least number: they execute
-//! so many calls, deliver the blocks, and go on with the others in the same manner. This
-//! announcement is made ahead of those calls. Where the operation is the last one of the group there
-//! is nothing to tell.
+//! that are fused see to that themselves. An operation that is done by messages does not wait for
+//! the end of the group where a later call shares memory with it. Each member tells with its
+//! announcement how many calls of the group may come before its blocks move. All go by the least
+//! number: they execute so many calls, deliver the blocks, and go on with the others in the same
+//! manner. This announcement is made ahead of those calls. Where the operation is the last one of
+//! the group there is nothing to tell.
 //!
 //! What can be found wrong before anything has moved is an error then.
 

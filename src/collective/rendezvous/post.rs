@@ -7,7 +7,7 @@
 //! | 0 | the signature: operation, type, root, choice, operator | as there | as there |
 //! | 1 | bits 0..48 the count, 48..64 the history | as there | as there |
 //! | 2 | bit 63, and bits 0..32 the CRC32C of the data; or 0 | [`BufferPlace`] of the input | 0 |
-//! | 3 | the scalar that multiplies the input, or 0; of several fused: how many of them count | [`BufferPlace`] of the output | 0 |
+//! | 3 | the scalar, or 0; how many fused calls count | [`BufferPlace`] of the output | 0 |
 //! | 4 | data; of a slot, the last duration | fragments sent less received | words |
 //! | 5 | data | the scalar, or 0 | words |
 //! | 6 | data | how long the last measured call took, in nanoseconds | words |
@@ -19,8 +19,8 @@
 //! anybody looks at gives the difference away.
 //!
 //! Each word is written by the member before the stamp of its [`PostCell`], and read by the others
-//! after it (C1). What is read is checked where it is used: a place by the heap, a number of calls by
-//! how many there are; a scalar and durations are any number.
+//! after it (C1). What is read is checked where it is used: a place by the heap, a number of calls
+//! by how many there are; a scalar and durations are any number.
 
 use super::buffers::{BufferPlace, Buffers};
 use crate::collective::call::CallSignature;

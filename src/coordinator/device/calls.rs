@@ -35,8 +35,8 @@ struct Operand {
     len: usize,
 }
 
-/// Executes `calls`, one after the other or together. Returns what their results have overwritten of
-/// their inputs.
+/// Executes `calls`, one after the other or together. Returns what their results have overwritten
+/// of their inputs.
 ///
 /// # Errors
 /// [`Error::OutOfRange`], [`Error::ResourceLimit`]; those of the collective operations.

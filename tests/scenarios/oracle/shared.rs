@@ -5,8 +5,8 @@
 //! each rank at other places. Every rank works out in ordinary memory what the calls do to the
 //! pieces of *all* ranks, one by one, and compares its own with that.
 //!
-//! The calls are cut into operations, the same on all ranks. Each rank draws how it submits one of a
-//! single call, and one of several, as a group.
+//! The calls are cut into operations, the same on all ranks. Each rank draws how it submits one of
+//! a single call, and one of several, as a group.
 
 use std::sync::Arc;
 use std::time::Duration;
