@@ -43,6 +43,7 @@ mod rendezvous;
 pub mod semantics;
 mod transport;
 
+pub(crate) use call::footprint::MemberMemory;
 pub use call::{
     Algorithm, AlgorithmName, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation,
     Request, StatusHandle, UnknownAlgorithm,

@@ -119,7 +119,8 @@
 //! A group takes the calls of one rank, on one or several communicators of one job, and executes
 //! them at its outermost end:
 //! 1. Collective calls, in the order in which they were put in. That order is the same on all ranks
-//!    of a communicator. Each rank may interleave communicators as it likes.
+//!    of a communicator. Each rank may interleave communicators as it likes. `all_to_all_v` is one
+//!    of them.
 //! 2. All sends and receives at once, so that no order of them blocks.
 //!
 //! Small collective calls that follow each other cost little more than one. So all ranks put the
@@ -130,7 +131,8 @@
 //! for the message before it enters such a call waits for ever, unless it puts both into a group as
 //! well.
 //!
-//! The calls of a group are independent: none reads what another one writes.
+//! Small calls that share memory are executed one after the other, as
+//! [below](#calls-that-share-memory).
 //!
 //! The rules are those of NCCL, with three differences:
 //! - A call that fails at once is left out, and its own return says so; `ncclGroupEnd` returns that
@@ -142,6 +144,21 @@
 //!   thread, which cannot wait for itself. With [`Group::end_on`](crate::Group::end_on) one thread
 //!   may end groups of several ranks.
 //! - The communicators are of one job, because collective calls of two jobs have no common order.
+//!
+//! # Calls that share memory
+//! Collective calls of one communicator behave as one after the other, whatever memory they share,
+//! on one rank or on all. An output may be the input of a later call, in whole or in part, or be
+//! overwritten by it. That holds for calls at once, in a group, on streams, started and by plans,
+//! at every length. Where they share nothing, calls of a group may be executed together.
+//!
+//! This has no order:
+//! - *Messages* of a group move when all its collective calls are done. So one that was put in
+//!   before a collective call cannot share memory with it, unless both only read. This is refused
+//!   at the end of the group ([`Error::InvalidArgument`]), when nothing has moved.
+//! - *Messages among each other* move at once: those of one group, and those that were started one
+//!   after the other. None of them may write what another one reads or writes.
+//! - *Communicators* go their own ways: in one group, on several streams, or started. Their calls
+//!   share no memory that one of them writes. In one group this is refused.
 //!
 //! [`Error::CallMismatch`]: crate::Error::CallMismatch
 //! [`Error::InvalidArgument`]: crate::Error::InvalidArgument

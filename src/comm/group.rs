@@ -28,8 +28,8 @@ use crate::error::{Error, Result};
 /// ```
 ///
 /// All sends and receives of a group move at once, so no order of them blocks. Collective calls run
-/// before them, in one order on all ranks. [`semantics`](crate::collective::semantics#groups) has
-/// the rules, and the differences to NCCL.
+/// before them, in one order on all ranks, and as one after the other where they share memory.
+/// [`semantics`](crate::collective::semantics#groups) has the rules, and the differences to NCCL.
 ///
 /// A group holds up to [`Group::MAX_CALLS`] calls of each communicator; one more is
 /// [`Error::Exhausted`]. A wrong argument is an error of the call, which is left out. Everything
@@ -124,6 +124,9 @@ impl<'c, 'b> Group<'c, 'b> {
     ///   ranks of one. Nothing was executed.
     /// - [`Error::InvalidArgument`] when a message to oneself has no partner in the group. Nothing
     ///   was executed.
+    /// - [`Error::InvalidArgument`] for calls that [share
+    ///   memory](crate::collective::semantics#calls-that-share-memory) and have no order. Nothing
+    ///   was executed.
     /// - [`Error::Unavailable`] when everything has ended already, or everything that was nested.
     /// - Otherwise those of the calls. Those that end the epoch leave open how far the others have
     ///   come.
@@ -217,7 +220,8 @@ impl Group<'_, 'static> {
     /// - [`Error::StreamFailed`]. It counts as a skipped call, which ends the epoch.
     /// - Those of the first call of a communicator, and [`Error::InvalidArgument`] and
     ///   [`Error::Unavailable`] as for `end`. Nothing is enqueued then.
-    /// - Errors of messages to oneself are errors of the operation.
+    /// - Errors of messages to oneself, and of calls that share memory and have no order, are
+    ///   errors of the operation.
     pub fn end_on(&mut self, stream: &Stream) -> Result<()> {
         if self.depth == 1 && self.floor == 0 && self.comms.iter().any(|member| !member.calls.is_empty()) {
             stream.check_room()?;

@@ -45,8 +45,7 @@ use std::time::{Duration, Instant};
 use super::Communicator;
 use super::call_queue::{CallList, CallQueue, Completion, Outcome, StartedCalls, operation_of};
 use super::submit::{Caller, Submit};
-use crate::collective::Request;
-use crate::collective::group;
+use crate::collective::{MemberMemory, Request, group};
 use crate::error::{Error, Result};
 
 /// An operation that was started: the `Work` of PyTorch, and the request of MPI.
@@ -90,7 +89,8 @@ impl Communicator {
     /// # Errors
     /// Nothing was started then, and `done` was dropped.
     /// - Those of `put`, of which no call was started.
-    /// - [`Error::InvalidArgument`] for a message to oneself that the same start does not receive.
+    /// - [`Error::InvalidArgument`] for a message to oneself that the same start does not receive,
+    ///   and for a collective call behind a message with which it shares memory.
     /// - [`Error::Exhausted`] when 65,536 operations are not done.
     /// - Those of starting a thread, and of the first call of a communicator.
     pub fn start(
@@ -108,6 +108,8 @@ impl Communicator {
     fn start_calls(&mut self, mut started: Box<StartedCalls>) -> Result<Work> {
         let (choice, calls) = (started.choice, started.calls.as_mut_slice());
         group::check_own(calls, self.rank.index())?;
+        let memory = MemberMemory { heap: self.heap().view().start(), n_members: self.n_ranks() as usize };
+        group::check_messages(calls, memory)?;
         let operation = operation_of(calls);
         let queue = self.call_queue(|| group::signature(calls, choice))?;
         let outcome = Arc::clone(&started.completion.outcome);

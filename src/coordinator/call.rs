@@ -109,6 +109,14 @@ pub struct DeviceCall {
     pub recv: Vec<u64>,
 }
 
+impl Bytes {
+    /// Returns whether some of these bytes are in `other`.
+    pub(super) fn overlaps(self, other: Self) -> bool {
+        let end = |bytes: Self| bytes.address.saturating_add(bytes.len);
+        self.len > 0 && other.len > 0 && self.address < end(other) && other.address < end(self)
+    }
+}
+
 impl AddressRange {
     pub(super) fn of(memory: &DeviceMemory) -> Self {
         Self { min: MIN_ADDRESS, max: memory.max_address().get() }

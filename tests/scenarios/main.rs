@@ -31,6 +31,7 @@ mod many;
 mod mismatches;
 mod model;
 mod oracle;
+mod order;
 mod oversubscription;
 mod packets;
 mod point_to_point;

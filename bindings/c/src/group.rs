@@ -117,6 +117,10 @@ pub extern "C" fn shmcclGroupStart() -> shmcclResult_t {
 /// are done when it returns, and others are enqueued. The calls of one rank name the same stream,
 /// or none.
 ///
+/// Collective calls of one communicator that share memory behave as one after the other. A message
+/// that was put in before a collective call, and a call of another communicator, share no memory
+/// with it that one of both writes: `shmcclInvalidArgument`, and nothing is done.
+///
 /// Calls of several ranks of this process may be in one group: each rank has a thread meanwhile,
 /// unless it names a stream.
 ///

@@ -64,7 +64,8 @@ impl Operand {
     /// Returns it as the input of a call.
     ///
     /// # Safety
-    /// Until the call is done the bytes can be read, and nobody writes them.
+    /// Until the call is done the bytes can be read, and nobody writes them but calls of the same
+    /// communicator, which are executed one after the other.
     #[allow(clippy::disallowed_methods, reason = "it is memory of the caller's, not payload of a heap")]
     pub(crate) unsafe fn input(self) -> SendBytes<'static> {
         match self.region {
@@ -92,7 +93,8 @@ impl Operand {
     /// Returns it as the output of a call, or as buffer of a call in place.
     ///
     /// # Safety
-    /// Until the call is done the bytes can be read and written, and nobody else does.
+    /// Until the call is done the bytes can be read and written, and nobody else does but calls of
+    /// the same communicator, which are executed one after the other.
     #[allow(clippy::disallowed_methods, reason = "it is memory of the caller's, not payload of a heap")]
     pub(crate) unsafe fn output(self) -> RecvBytes<'static> {
         match self.region {

@@ -92,6 +92,12 @@ fn started_operations_are_done_in_order_and_messages_together() {
 }
 
 #[test]
+fn calls_of_a_group_that_share_memory_are_done_one_after_the_other() {
+    let program = compiled("order.c");
+    [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
 fn puts_come_with_their_signals_and_stay_in_their_window() {
     let program = compiled("windows.c");
     [1, 2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));

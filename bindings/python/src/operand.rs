@@ -126,7 +126,8 @@ impl Bytes {
     /// Returns these bytes as the input of a call: a region of the heap, if they lie there.
     ///
     /// # Safety
-    /// They are there for `'a`, and nothing of this process writes them meanwhile.
+    /// They are there for `'a`, and nothing of this process writes them meanwhile but calls of the
+    /// same communicator, which are executed one after the other.
     #[inline]
     pub unsafe fn send<'a>(self, heap: &HeapPlaces) -> SendBytes<'a> {
         match heap.own_region(self) {
@@ -139,7 +140,8 @@ impl Bytes {
     /// Returns these bytes as the output of a call, as [`Bytes::send`] does.
     ///
     /// # Safety
-    /// They are there for `'a`, and nothing else of this process touches them meanwhile.
+    /// They are there for `'a`, and nothing else of this process touches them meanwhile but calls
+    /// of the same communicator, which are executed one after the other.
     #[inline]
     pub unsafe fn recv<'a>(self, heap: &HeapPlaces) -> RecvBytes<'a> {
         match heap.own_region(self) {

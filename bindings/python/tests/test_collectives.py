@@ -214,3 +214,76 @@ def test_what_is_lent_by_dlpack_only_has_results_as_well():
         np.testing.assert_array_equal(gathered, comm.all_gather(own))
 
     on_ranks(body)
+
+
+@pytest.mark.parametrize("count", [1, 64, 1000, 100_000])
+def test_calls_of_a_group_that_share_memory_are_done_one_after_the_other(count):
+    def body(comm):
+        n = comm.size
+        cases = [("min", "sum", n), ("sum", "max", n * (n + 1) // 2), ("sum", "sum", n * n * (n + 1) // 2)]
+        for x in (comm.zeros(count, "float64").numpy(), np.zeros(count)):
+            for first, second, expected in cases:
+                x[:] = comm.rank + 1
+                with comm.group():
+                    comm.all_reduce(x, first, out=x)
+                    comm.all_reduce(x, second, out=x)
+                assert (x == expected).all(), (first, second, x[0])
+                x[:] = comm.rank + 1
+                with comm.start() as work:
+                    comm.all_reduce(x, first, out=x)
+                    comm.all_reduce(x, second, out=x)
+                work.wait()
+                assert (x == expected).all(), (first, second, x[0])
+
+    on_ranks(body)
+
+
+def test_parts_of_an_array_are_passed_from_call_to_call_of_a_group_on_one_rank_alone():
+    def body(comm):
+        for count in (2, 50, 5000, 60_000):
+            heap = comm.zeros(4 * count, "int64").numpy()
+            both = heap if comm.rank == 1 else np.zeros(4 * count, "int64")
+            own, total, copy, rest = np.split(both, 4)
+            own[:], total[:] = comm.rank + 1, 100
+            sent = both[count // 2 : count // 2 + count] if comm.rank == 1 else own
+            with comm.group():
+                comm.all_reduce(own, out=total)
+                comm.all_reduce(sent, "max", out=copy)
+                comm.all_reduce(copy, "max", out=rest)
+            expected = np.full(count, 6)
+            expected[: count - count // 2] = 3
+            assert (total == 6).all() and (copy == expected).all() and (rest == expected).all()
+
+    on_ranks(body)
+
+
+def test_blocks_of_their_own_lengths_come_in_their_turn_in_a_group():
+    def body(comm):
+        n, rank = comm.size, comm.rank
+        for count in (1, 100, 20_000):
+            blocks, turned = np.repeat(np.arange(n) + 10 * rank, count), np.zeros(n * count, int)
+            with comm.group():
+                comm.all_to_all_v(blocks, [count] * n, turned, [count] * n)
+                comm.all_reduce(turned, out=turned)
+            assert (turned == np.repeat(10 * n * np.arange(n) + n * (n - 1) // 2, count)).all()
+
+    on_ranks(body)
+
+
+def test_calls_of_a_group_that_share_memory_and_have_no_order_are_refused():
+    def body(comm):
+        other, x, y = comm.duplicate(), np.ones(8), np.zeros(4)
+        with pytest.raises(ValueError, match="shares memory with a message"), comm.group():
+            comm.recv(x, comm.left)
+            comm.all_reduce(x[4:], out=y)
+            comm.send(y, comm.right)
+        with pytest.raises(ValueError, match="share memory"), shmccl.group(comm, other):
+            comm.all_reduce(x, out=x)
+            other.all_reduce(x[:4], out=y)
+        assert (x == 1).all() and (y == 0).all()
+        with shmccl.group(comm, other):
+            comm.all_reduce(x, out=np.zeros(8))
+            other.all_reduce(x[:4], out=y)
+        assert (y == comm.size).all()
+
+    on_ranks(body)

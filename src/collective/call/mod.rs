@@ -3,6 +3,7 @@
 mod algorithm;
 mod algorithm_name;
 mod buffers;
+pub(crate) mod footprint;
 mod operation;
 mod request;
 mod signature;

@@ -16,14 +16,31 @@ use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, c
 use crate::error::{Error, Result};
 
 impl Engine {
-    /// Waits until all members are in `call`, which is done by messages, and compares it.
+    /// Waits until all members are in `operation`, and compares `signature`.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
-    pub(crate) fn announce(&mut self, signature: CallSignature, operation: Operation) -> Result<()> {
+    fn announce(&mut self, signature: CallSignature, operation: Operation) -> Result<()> {
         let board = &mut self.members.board;
         let met = board.meet(signature, operation, &[]);
         board.or_revoke(met)
+    }
+
+    /// Announces like [`Engine::announce`], tells all members `mine`, and returns the least of what
+    /// each has told; to be checked before use.
+    ///
+    /// # Errors
+    /// Those of [`Engine::run`].
+    pub(crate) fn announce_least(
+        &mut self,
+        signature: CallSignature,
+        operation: Operation,
+        mine: u64,
+    ) -> Result<u64> {
+        let (board, mut least) = (&mut self.members.board, mine);
+        let met = board.meet_each(signature, operation, &[mine], |post| least = least.min(post.word(0)));
+        board.or_revoke(met)?;
+        Ok(least)
     }
 
     /// Returns when all members have called it for `operation`: a barrier, or one that begins or

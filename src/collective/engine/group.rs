@@ -6,13 +6,23 @@
 //! the least in this order: all its members are in it, or on their way. Small ones that follow each
 //! other are [fused](crate::collective::execute::fused).
 //!
-//! An operation of all that is done by messages is announced in its turn. Then all messages of all
+//! Operations of all that are done by messages are announced. Then all messages of all
 //! communicators are [delivered](crate::collective::message::progress) at once.
+//!
+//! # Order
+//! Calls of one communicator that share memory on some rank behave as one after the other. Those
+//! that are fused see to that themselves. An operation that is done by messages does not wait for
+//! the end of the group where a later call shares memory with it. Each member tells with its
+//! announcement how many calls of the group may come before its blocks move. All go by the least
+//! number: they execute so many calls, deliver the blocks, and go on with the others in the same
+//! manner. This announcement is made ahead of those calls. Where the operation is the last one of
+//! the group there is nothing to tell.
 //!
 //! What can be found wrong before anything has moved is an error then.
 
-use super::Engine;
+pub(crate) use super::order::check_messages;
 use super::trace::Together;
+use super::{Engine, order};
 use crate::collective::call::{Call, CallSignature, Choice, Operation, StatusHandle};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, all_to_all_v};
@@ -78,32 +88,93 @@ pub(crate) fn run(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
     if let ([GroupShare { engine, choice, calls }], false) = (&mut *shares, has_messages) {
         return engine.run_all(calls, *choice);
     }
+    order::check(shares)?;
     if let [share] = shares {
         let mut messages = GroupMessages::of(share)?;
-        share.run_all(&messages)?;
+        share.run_all(&mut messages)?;
         return deliver_noted(shares, std::slice::from_mut(&mut messages));
     }
     let mut messages: Vec<_> = shares.iter_mut().map(GroupMessages::of).collect::<Result<_>>()?;
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by_key(|&index| shares[index].engine.identity());
     for index in order {
-        shares[index].run_all(&messages[index])?;
+        shares[index].run_all(&mut messages[index])?;
     }
     deliver_noted(shares, &mut messages)
 }
 
-impl GroupShare<'_, '_> {
-    /// Executes the operations that are among all members, and announces those that are done by
-    /// `messages`.
-    fn run_all(&mut self, messages: &GroupMessages<'_>) -> Result<()> {
-        let Self { engine, choice, calls } = self;
-        // Whatever fails here, members of other communicators wait for what does not come any more.
-        let done = engine.run_all(calls, *choice);
-        engine.members.board.or_revoke(done)?;
-        for &operation in &messages.announced {
-            engine.announce(CallSignature::new(operation).with_choice(*choice), operation)?;
+/// The calls of a group that are executed before blocks move.
+struct Stage {
+    n_calls: usize,
+    /// The first operation that is done by messages is announced already.
+    is_announced: bool,
+}
+
+impl<'a> GroupShare<'_, 'a> {
+    /// Executes the operations that are among all members. Blocks of the last that are done by
+    /// messages are left, before all others, in `messages`.
+    fn run_all(&mut self, messages: &mut GroupMessages<'a>) -> Result<()> {
+        let mut calls = std::mem::take(&mut self.calls);
+        let mut rest = calls.as_mut_slice();
+        loop {
+            // Whatever fails here, members of other communicators wait for what does not come any
+            // more.
+            let stage = self.agree_on_stage(rest)?;
+            let (now, later) = rest.split_at_mut(stage.n_calls);
+            let mut blocks = GroupMessages::default();
+            let done = self.run_stage(now, stage.is_announced, &mut blocks);
+            self.engine.members.board.or_revoke(done)?;
+            if later.is_empty() {
+                messages.put_first(blocks);
+                return Ok(());
+            }
+            deliver_noted(std::slice::from_mut(self), std::slice::from_mut(&mut blocks))?;
+            rest = later;
+        }
+    }
+
+    /// Returns how many of `calls` all members execute before blocks move.
+    fn agree_on_stage(&mut self, calls: &[Call<'_>]) -> Result<Stage> {
+        let n_calls = calls.len();
+        let Some(first) = calls.iter().position(|call| call.operation.is_by_messages()) else {
+            return Ok(Stage { n_calls, is_announced: false });
+        };
+        if first + 1 == n_calls {
+            return Ok(Stage { n_calls, is_announced: false });
+        }
+        let mine = order::up_to_conflict(calls, self.engine.members.memory());
+        let least = self.announce(calls[first].operation, mine as u64)?;
+        let n_calls = usize::try_from(least).map_or(mine, |least| least.clamp(first + 1, mine));
+        Ok(Stage { n_calls, is_announced: true })
+    }
+
+    /// Executes those of `calls` that are not done by messages, and announces the others, but for
+    /// the first where that is announced. Their blocks are put into `messages`.
+    fn run_stage(
+        &mut self,
+        calls: &mut [Call<'a>],
+        is_announced: bool,
+        messages: &mut GroupMessages<'a>,
+    ) -> Result<()> {
+        if calls.iter().all(|call| !call.operation.is_by_messages()) {
+            return self.engine.run_all(calls, self.choice);
+        }
+        messages.add_blocks(calls, self.engine.members.me())?;
+        let by_posts = calls.iter_mut().filter(|call| !call.operation.is_by_messages());
+        let mut by_posts: Vec<_> = by_posts.map(Call::take).collect();
+        self.engine.run_all(&mut by_posts, self.choice)?;
+        for &operation in messages.announced.iter().skip(usize::from(is_announced)) {
+            self.announce(operation, 1)?;
         }
         Ok(())
+    }
+
+    /// Waits until all members are in `operation`, which is done by messages, and compares it. This
+    /// one goes on to call number `n_calls` before the blocks of that move. Returns the least such
+    /// number.
+    fn announce(&mut self, operation: Operation, n_calls: u64) -> Result<u64> {
+        let signature = CallSignature::new(operation).with_choice(self.choice);
+        self.engine.announce_least(signature, operation, n_calls)
     }
 }
 
@@ -123,26 +194,47 @@ fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessage
 }
 
 impl<'a> GroupMessages<'a> {
-    /// Takes the calls out of `share` that are done by messages.
+    /// Takes the messages out of the calls of `share`.
     fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
-        let me = share.engine.members.me();
         let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
-        // All ranks put these in one order, but each puts sends and receives between them as it
-        // likes.
-        for call in share.calls.iter_mut().filter(|call| call.operation == Operation::AllToAllV) {
-            messages.announced.push(call.operation);
-            let ends = all_to_all_v::messages(call, me, &mut messages.in_place)?;
-            messages.ends.extend(ends);
-        }
         for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
             messages.statuses.extend(call.status.take());
             messages.ends.push(MessageEnd::of(call)?);
         }
-        share.calls.retain(|call| !call.operation.is_by_messages());
-        if messages.ends.iter().any(|message| message.state.peer == me) {
-            messages.own = pair(messages.ends.extract_if(.., |message| message.state.peer == me))?;
-        }
+        share.calls.retain(|call| !call.operation.has_peer());
+        messages.pair_own(share.engine.members.me())?;
         Ok(messages)
+    }
+
+    /// Adds the blocks of those of `calls` that are done by messages.
+    fn add_blocks(&mut self, calls: &mut [Call<'a>], me: usize) -> Result<()> {
+        // All ranks put these in one order, but each puts sends and receives between them as it
+        // likes.
+        for call in calls.iter_mut().filter(|call| call.operation.is_by_messages()) {
+            self.announced.push(call.operation);
+            let ends = all_to_all_v::messages(call, me, &mut self.in_place)?;
+            self.ends.extend(ends);
+        }
+        self.pair_own(me)
+    }
+
+    /// Takes out what this member, `me`, sends to itself.
+    fn pair_own(&mut self, me: usize) -> Result<()> {
+        if self.ends.iter().any(|message| message.state.peer == me) {
+            self.own = pair(self.ends.extract_if(.., |message| message.state.peer == me))?;
+        }
+        Ok(())
+    }
+
+    /// Puts `blocks` before these, which are messages that calls are by themselves.
+    fn put_first(&mut self, mut blocks: Self) {
+        if blocks.announced.is_empty() {
+            return;
+        }
+        blocks.ends.append(&mut self.ends);
+        blocks.own.append(&mut self.own);
+        blocks.statuses.append(&mut self.statuses);
+        *self = blocks;
     }
 
     /// Returns what delivers those that go between members, if there are any, over what `share`

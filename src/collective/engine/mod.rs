@@ -3,6 +3,7 @@
 mod agreements;
 pub(crate) mod group;
 pub(crate) mod open;
+mod order;
 mod trace;
 mod word;
 
@@ -286,8 +287,8 @@ impl Engine {
         Ok(MessageBatch { members, pipework, unexpected, kind, messages, in_place })
     }
 
-    /// Executes `calls`, operations of all members, one after the other, or together where they are
-    /// small.
+    /// Executes `calls`, operations of all members, as one after the other, and together where they
+    /// are small and none reads what an earlier one writes.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -304,19 +305,25 @@ impl Engine {
                 self.planner.tuning().oversubscribed,
             )?
             .max(1);
-            let (now, later) = rest.split_at_mut(n_fused);
-            match now {
-                [call] => self.run(call, choice)?,
-                calls => {
-                    let begun = Together::begin(&self.members, calls);
-                    let done = fused::run(&mut self.members, calls, choice);
-                    begun.end(&self.members, Choice::direct(Algorithm::OneShot), done.is_err());
-                    self.members.board.or_revoke(done)?;
-                }
-            }
-            rest = later;
+            let n_done = self.run_next(&mut rest[..n_fused], choice)?;
+            rest = &mut rest[n_done..];
         }
         Ok(())
+    }
+
+    /// Executes the first of `calls`, which can be fused if they are several. Returns how many.
+    fn run_next(&mut self, calls: &mut [Call<'_>], choice: Choice) -> Result<usize> {
+        if let [call] = calls {
+            self.run(call, choice)?;
+            return Ok(1);
+        }
+        let mut begun = Together::begin(&self.members, calls);
+        let done = fused::run(&mut self.members, calls, choice);
+        if let Ok(n_done) = done {
+            begun.keep_first(n_done);
+        }
+        begun.end(&self.members, Choice::direct(Algorithm::OneShot), done.is_err());
+        done.inspect_err(|_| self.members.board.revoke())
     }
 
     /// Says whether `call` may share a post with others: the same on all members. Nothing holds the

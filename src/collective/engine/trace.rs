@@ -75,6 +75,11 @@ impl Together {
         Self { begun, spans: spans.unwrap_or_default() }
     }
 
+    /// Forgets all calls behind the first `n_calls`, which were not executed yet.
+    pub(crate) fn keep_first(&mut self, n_calls: usize) {
+        self.spans.truncate(n_calls);
+    }
+
     /// Adds an operation that is done by messages.
     pub(crate) fn add_operation(&mut self, operation: Operation) {
         if self.begun.is_some() {

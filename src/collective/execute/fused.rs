@@ -7,10 +7,20 @@
 //! The post has the signature of all calls together, by which members in different groups find out.
 //! They learn which call differs from the eager slot, at the start of which each member has put the
 //! signatures of its calls. Nobody looks there otherwise.
+//!
+//! # Order
+//! All inputs are read before the first output is written. So a call that reads what an earlier one
+//! writes cannot be done by that post. Only the rank whose buffers these are knows. It says in its
+//! post how many of its calls count, and reads no input behind those. All members read all posts,
+//! and execute as many calls as count on every one of them; the others are posted anew.
+//!
+//! Outputs are written in the order of the calls, and an input that is overwritten was read before.
+//! So nothing else that calls share matters.
 
 use arrayvec::ArrayVec;
 
 use super::eager::{INLINE_LEN, contributors, distribute, skipped};
+use crate::collective::call::footprint::{ByteRange, MemberMemory};
 use crate::collective::call::{
     Call, CallMismatch, CallSignature, Choice, Input, Operation, Output, part, part_mut,
 };
@@ -54,33 +64,54 @@ pub(crate) fn fitting(calls: &[Call<'_>], n_members: usize, oversubscribed: bool
     Ok(calls.len().min(MOST))
 }
 
-/// Executes `calls`, as many as are [`fitting`], in `choice`.
+/// Executes the first of `calls`, which are as many as are [`fitting`], in `choice`. Returns how
+/// many: all, unless one of them reads what an earlier one writes on some member.
 ///
 /// # Errors
 /// Those of [`super::eager::run`].
-pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice) -> Result<()> {
+pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice) -> Result<usize> {
     let mine: ArrayVec<CallSignature, MOST> =
         calls.iter().map(|call| call.signature().with_choice(choice)).collect();
     let len = fused_len(calls, members.n_members())?;
+    let n_counting = counting(calls, members.memory());
     members.board.begin(Operation::Group)?;
     let data_at = write_summaries(members, &mine)?;
     let group = CallSignature::of_group(mine.iter().copied());
     let mut mine_inline = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
-        mine_inline = post_inline(members, calls, group)?;
+        mine_inline = post_inline(members, &calls[..n_counting], group)?;
     } else {
-        post_in_slot(members, calls, group, data_at)?;
+        post_in_slot(members, &calls[..n_counting], group, data_at)?;
     }
     let mut posted = PerMember::new();
-    let is_inline = len <= INLINE_LEN;
+    let (is_inline, mut least) = (len <= INLINE_LEN, n_counting as u64);
     let met = members.board.await_each(Operation::Group, |post| {
+        least = post.map_or(least, |post| least.min(post.n_counting()));
         if is_inline {
             let told = |post: Post<'_>| std::array::from_fn(|index| post.word(index));
             posted.push(post.map_or(mine_inline, told));
         }
     });
     met.map_err(|error| name_call(members, &mine, error))?;
-    deliver(members, calls, &posted, data_at)
+    let n_done = usize::try_from(least).map_or(n_counting, |least| least.clamp(1, n_counting));
+    deliver(members, &mut calls[..n_done], &posted, data_at)?;
+    Ok(n_done)
+}
+
+/// Returns how many of `calls`, from the first on, read nothing on this member that an earlier one
+/// writes.
+fn counting(calls: &[Call<'_>], memory: MemberMemory) -> usize {
+    let (mut written, mut all) = (ArrayVec::<ByteRange, MOST>::new(), ByteRange::NONE);
+    for (index, call) in calls.iter().enumerate() {
+        let read = call.bytes_read(memory);
+        // As a rule buffers lie in the order of the calls: one comparison tells.
+        if all.overlaps(read) && written.iter().any(|written| written.overlaps(read)) {
+            return index;
+        }
+        written.push(call.bytes_written(memory));
+        all = all.hull(written[index]);
+    }
+    calls.len()
 }
 
 /// Returns the length of all inputs together.
@@ -119,7 +150,7 @@ fn post_inline(
         }
         at += len.next_multiple_of(ALIGN);
     }
-    members.board.post(group, EagerPost::of(&words));
+    members.board.post(group, EagerPost::of_several(calls.len() as u64, &words));
     Ok(words)
 }
 
@@ -133,7 +164,7 @@ fn post_in_slot(members: &mut Members, calls: &[Call<'_>], group: CallSignature,
         }
         at += len.next_multiple_of(ALIGN);
     }
-    members.board.post(group, EagerPost::of(&[]));
+    members.board.post(group, EagerPost::of_several(calls.len() as u64, &[]));
     Ok(())
 }
 

@@ -185,9 +185,27 @@ impl CallBoard {
         operation: Operation,
         words: &[u64],
     ) -> Result<()> {
+        self.meet_each(signature, operation, words, |_| ())
+    }
+
+    /// Meets as [`CallBoard::meet`] does, and hands the posts of the others to `visit`.
+    ///
+    /// # Errors
+    /// Those of [`CallBoard::await_post`].
+    pub(crate) fn meet_each(
+        &mut self,
+        signature: CallSignature,
+        operation: Operation,
+        words: &[u64],
+        mut visit: impl FnMut(Post<'_>),
+    ) -> Result<()> {
         self.begin(operation)?;
         self.post(signature, EagerPost::of(words));
-        self.await_posts(operation)
+        self.await_each(operation, |post| {
+            if let Some(post) = post {
+                visit(post);
+            }
+        })
     }
 
     /// Posts an eager call.

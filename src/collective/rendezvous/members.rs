@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use super::board::CallBoard;
 use super::post::Post;
 use crate::channel::{MemoryChannel, RankContext};
+use crate::collective::call::footprint::MemberMemory;
 use crate::collective::call::{Call, CallSignature, Operation};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::region::{CommLayout, EAGER_LEN, STAGING_LEN};
@@ -134,6 +135,12 @@ impl Members {
     #[inline]
     pub(crate) fn view(&self) -> &HeapView {
         &self.view
+    }
+
+    /// Returns by what the buffers of this member's calls have addresses.
+    #[inline]
+    pub(crate) fn memory(&self) -> MemberMemory {
+        MemberMemory { heap: self.view.start(), n_members: self.n_members() }
     }
 
     /// Returns this member's own heap, of which only what was found to be memory is to be touched,

@@ -7,7 +7,7 @@
 //! | 0 | the signature: operation, type, root, choice, operator | as there | as there |
 //! | 1 | bits 0..48 the count, 48..64 the history | as there | as there |
 //! | 2 | bit 63, and bits 0..32 the CRC32C of the data; or 0 | [`BufferPlace`] of the input | 0 |
-//! | 3 | the scalar that multiplies the input, or 0 | [`BufferPlace`] of the output | 0 |
+//! | 3 | the scalar, or 0; how many fused calls count | [`BufferPlace`] of the output | 0 |
 //! | 4 | data; of a slot, the last duration | fragments sent less received | words |
 //! | 5 | data | the scalar, or 0 | words |
 //! | 6 | data | how long the last measured call took, in nanoseconds | words |
@@ -19,8 +19,8 @@
 //! anybody looks at gives the difference away.
 //!
 //! Each word is written by the member before the stamp of its [`PostCell`], and read by the others
-//! after it (C1). What is read is checked where it is used: a place by the heap, a scalar and
-//! durations are any number.
+//! after it (C1). What is read is checked where it is used: a place by the heap, a number of calls
+//! by how many there are; a scalar and durations are any number.
 
 use super::buffers::{BufferPlace, Buffers};
 use crate::collective::call::CallSignature;
@@ -38,6 +38,7 @@ const LARGE_WORDS: usize = 4;
 
 const CHECKSUM: usize = 2;
 const EAGER_SCALAR: usize = 3;
+const N_COUNTING: usize = 3;
 const EAGER_DURATION: usize = HEAD;
 
 const INPUT: usize = 2;
@@ -100,6 +101,13 @@ impl<'d> EagerPost<'d> {
         Self { checksum: 0, scalar: 0, data }
     }
 
+    /// Makes a post of `data` of several calls, of which the first `n_counting` count.
+    #[inline(always)]
+    pub(crate) const fn of_several(n_counting: u64, data: &'d [u64]) -> Self {
+        const { assert!(N_COUNTING == EAGER_SCALAR) };
+        Self { checksum: 0, scalar: n_counting, data }
+    }
+
     /// Returns the words before the data.
     #[inline(always)]
     pub(crate) const fn head(&self) -> [u64; 2] {
@@ -155,6 +163,12 @@ impl Post<'_> {
     #[inline]
     pub(crate) fn eager_scalar(self) -> u64 {
         self.0.word(EAGER_SCALAR)
+    }
+
+    /// Returns how many of several fused calls count; to be checked before use.
+    #[inline]
+    pub(crate) fn n_counting(&self) -> u64 {
+        self.0.word(N_COUNTING)
     }
 
     /// Returns how long the last measured call took, of an eager call whose data lie in its slot.

@@ -1,12 +1,16 @@
 //! Executing a group of calls on the memory of a device.
 //!
 //! A device's memory is its own, and outlives any epoch. So operands are copied out of it, and
-//! results into it. An error before the data have moved changes nothing. The coordinator allows no
-//! group more operands than twice that memory
+//! results into it. An error leaves all inputs as they were. The coordinator allows no group more
+//! operands than twice that memory
 //! ([`RequestError::GroupTooLarge`](crate::coordinator::RequestError::GroupTooLarge)).
+//!
+//! Calls behave as one after the other. Where one reads on some device what an earlier one writes,
+//! the group is executed in parts, each of which is copied out when the one before is copied back.
+//! Every device knows the addresses of all, so they cut the group alike.
 
 use super::operand::OperandCopy;
-use super::undo::Overwritten;
+use super::undo::{Overwritten, take_back};
 use crate::collective::{Input, Output, Request};
 use crate::comm::Submit;
 use crate::coordinator::call::{Bytes, DeviceCall};
@@ -31,7 +35,8 @@ struct Operand {
     len: usize,
 }
 
-/// Executes `calls` together. Returns what their results have overwritten of their inputs.
+/// Executes `calls`, one after the other or together. Returns what their results have overwritten
+/// of their inputs.
 ///
 /// # Errors
 /// [`Error::OutOfRange`], [`Error::ResourceLimit`]; those of the collective operations.
@@ -40,7 +45,47 @@ pub(super) fn execute(
     memory: &DeviceMemory,
     calls: &[DeviceCall],
 ) -> Result<Vec<Overwritten>> {
-    let (rank, n_ranks, arena) = (comm.rank().index(), comm.n_ranks(), comm.arena());
+    let (rank, n_ranks) = (comm.rank().index(), comm.n_ranks() as usize);
+    let inputs = calls.iter().map(|call| Ok(operands(call, memory, rank, n_ranks)?.0));
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    let (mut rest, mut overwritten) = (calls, Vec::new());
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(apart(rest, n_ranks));
+        let done = execute_apart(comm, memory, (now, &inputs), &mut overwritten);
+        if let Err(error) = done {
+            take_back(&overwritten, memory)?;
+            return Err(error);
+        }
+        rest = later;
+    }
+    Ok(overwritten)
+}
+
+/// Returns how many of `calls`, from the first on, read on no device what an earlier one writes.
+fn apart(calls: &[DeviceCall], n_ranks: usize) -> usize {
+    let on_rank = |rank: usize| {
+        let mut written = Vec::<Bytes>::with_capacity(calls.len());
+        let reads_result = |call: &DeviceCall| {
+            let Some((sent, received)) = call.operands(rank, n_ranks) else { return true };
+            let is_found = written.iter().any(|written| written.overlaps(sent));
+            written.push(received);
+            is_found
+        };
+        calls.iter().position(reads_result)
+    };
+    // The first reads no result; one that has no operands there fails by itself.
+    (0..n_ranks).filter_map(on_rank).min().map_or(calls.len(), |index| index.max(1))
+}
+
+/// Executes `calls`, of which none reads what an earlier one writes, together. What their results
+/// overwrite of the `inputs` of the whole group is added to `overwritten`.
+fn execute_apart(
+    comm: &mut Communicator,
+    memory: &DeviceMemory,
+    (calls, inputs): (&[DeviceCall], &[Operand]),
+    overwritten: &mut Vec<Overwritten>,
+) -> Result<()> {
+    let (rank, n_ranks, arena) = (comm.rank().index(), comm.n_ranks() as usize, comm.arena());
     let mut operands =
         calls.iter().map(|call| fetch(call, (memory, &arena), rank, n_ranks)).collect::<Result<Vec<_>>>()?;
     let mut group = Group::start();
@@ -64,22 +109,15 @@ pub(super) fn execute(
     }
     group.end()?;
     drop(group);
-    let kept = operands.iter().map(|it| keeps_input(it, &operands)).collect::<Vec<_>>();
-    let mut overwritten = Vec::new();
-    for (Operands { input, sent, output, received }, is_kept) in operands.into_iter().zip(kept) {
+    for Operands { input, sent, output, received } in operands {
         let Operand { address, len } = received;
-        if is_kept {
+        if inputs.iter().any(|input| input.overlaps(received)) {
             let copy = if sent == received { input } else { copy_of(received, (memory, &arena))? };
             overwritten.push(Overwritten { address, len, copy });
         }
         output.store(memory, address, len)?;
     }
-    Ok(overwritten)
-}
-
-/// Whether the output of a call goes where an input of the group was.
-fn keeps_input(call: &Operands, all: &[Operands]) -> bool {
-    all.iter().any(|other| other.sent.overlaps(call.received))
+    Ok(())
 }
 
 fn copy_of(operand: Operand, (memory, arena): (&DeviceMemory, &Arena)) -> Result<OperandCopy> {
@@ -95,12 +133,13 @@ impl Operand {
     }
 }
 
-fn fetch(
+/// Returns what `rank` of `n_ranks` reads and writes in `call`.
+fn operands(
     call: &DeviceCall,
-    (memory, arena): (&DeviceMemory, &Arena),
+    memory: &DeviceMemory,
     rank: usize,
-    n_ranks: u32,
-) -> Result<Operands> {
+    n_ranks: usize,
+) -> Result<(Operand, Operand)> {
     let limit = memory.max_address().get();
     let beyond = |offset, len| Error::OutOfRange { what: "device addresses", offset, len, limit };
     let check = |bytes: Bytes| {
@@ -110,8 +149,50 @@ fn fetch(
         let len = usize::try_from(bytes.len).ok().filter(|_| bytes.len <= limit);
         Ok::<_, Error>(Operand { address, len: len.ok_or_else(|| beyond(bytes.address, bytes.len))? })
     };
-    let (sent, received) = call.operands(rank, n_ranks as usize).ok_or_else(|| beyond(0, call.count))?;
-    let (sent, received) = (check(sent)?, check(received)?);
+    let (sent, received) = call.operands(rank, n_ranks).ok_or_else(|| beyond(0, call.count))?;
+    Ok((check(sent)?, check(received)?))
+}
+
+fn fetch(
+    call: &DeviceCall,
+    (memory, arena): (&DeviceMemory, &Arena),
+    rank: usize,
+    n_ranks: usize,
+) -> Result<Operands> {
+    let (sent, received) = operands(call, memory, rank, n_ranks)?;
     let input = copy_of(sent, (memory, arena))?;
     Ok(Operands { input, sent, output: OperandCopy::new(arena, received.len)?, received })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::call::{Collective, DeviceReduceOp};
+    use crate::reduce::DataType;
+
+    /// A sum of 10 bytes of two devices, from and to these addresses.
+    fn sum(send: [u64; 2], recv: [u64; 2]) -> DeviceCall {
+        DeviceCall {
+            collective: Collective::AllReduce,
+            data_type: DataType::U8,
+            op: DeviceReduceOp::Sum,
+            root: 0,
+            count: 10,
+            send: send.into(),
+            recv: recv.into(),
+        }
+    }
+
+    #[test]
+    fn a_group_is_cut_before_a_call_that_reads_a_result_on_any_device() {
+        let first = || sum([100; 2], [200; 2]);
+        for next in [sum([190; 2], [300; 2]), sum([210; 2], [200; 2]), sum([300; 2], [100; 2])] {
+            assert_eq!(apart(&[first(), next], 2), 2);
+        }
+        for next in [sum([200, 300], [300; 2]), sum([300, 191], [300; 2]), sum([300, 209], [300; 2])] {
+            assert_eq!(apart(&[first(), first(), next, first()], 2), 2);
+        }
+        assert_eq!(apart(&[sum([100; 2], [100; 2]), first()], 2), 1);
+        assert_eq!(apart(&[sum([100; 2], [100; 2])], 2), 1);
+    }
 }

@@ -48,12 +48,20 @@ impl Undo {
     /// Those of [`DeviceMemory::copy_host_to_device`].
     pub(super) fn take_back(&self, number: u64, memory: &DeviceMemory) -> Result<()> {
         let Some(group) = self.kept().take_if(|group| group.number == number) else { return Ok(()) };
-        group.overwritten.iter().rev().try_for_each(|it| it.copy.store(memory, it.address, it.len))
+        take_back(&group.overwritten, memory)
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<ExecutedGroup>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Puts back what was `overwritten`, the last first.
+///
+/// # Errors
+/// Those of [`DeviceMemory::copy_host_to_device`].
+pub(super) fn take_back(overwritten: &[Overwritten], memory: &DeviceMemory) -> Result<()> {
+    overwritten.iter().rev().try_for_each(|it| it.copy.store(memory, it.address, it.len))
 }
 
 #[cfg(test)]

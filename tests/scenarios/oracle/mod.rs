@@ -23,6 +23,7 @@ mod messages;
 mod order;
 mod plan;
 mod reduction;
+mod shared;
 mod table;
 mod timing;
 mod turn;

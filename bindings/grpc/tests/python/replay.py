@@ -261,6 +261,36 @@ def counts(client):
     client.finalize(made.commId)
 
 
+def in_order(client):
+    """Calls of a group on the same memory, and on parts of it on one device: each reads what the one before wrote."""
+    for n in (2, 3):
+        made = client.init(n)
+        for count in (1, 64, 1000, 20_000):
+            low, top, every = 1.0, float(n), float(n * (n + 1) // 2)
+            for first, second, expected in ((2, 0, low * n), (0, 3, every), (0, 0, every * n)):
+                for rank, device in enumerate(made.devices):
+                    client.put(device, MIN, packed([rank + 1.0] * count))
+                client.start(made.commId)
+                client.reduce(made.commId, count, first, {rank: MIN for rank in range(n)})
+                client.reduce(made.commId, count, second, {rank: MIN for rank in range(n)})
+                client.end(made.commId)
+                for device in made.devices:
+                    assert client.get(device, MIN, 8 * count) == packed([expected] * count), (n, count, first, second)
+            # On the last device alone the second call begins in the middle of what the first one writes.
+            starts = [MIN + 16 * count] * (n - 1) + [MIN + 8 * (count // 2)]
+            for rank, device in enumerate(made.devices):
+                client.put(device, MIN, packed([rank + 1.0] * (4 * count)))
+            client.start(made.commId)
+            client.reduce(made.commId, count, 0, {rank: MIN for rank in range(n)})
+            client.reduce(made.commId, count, 0, dict(enumerate(starts)))
+            client.end(made.commId)
+            before = every - top
+            expected = [before + every] * (count - count // 2) + [every] * (count // 2)
+            for device, start in zip(made.devices, starts):
+                assert client.get(device, start, 8 * count) == packed(expected), (n, count)
+        client.destroy(made.commId)
+
+
 def one_after_another(client):
     """Communicators that nobody gives back, from a pool that has devices for one."""
     for _ in range(26):
@@ -435,6 +465,7 @@ def replay(shmccl, program, wanted, through=lambda address: address):
             "handout": lambda: [client.destroy(handout(client).commId) for client in (plain, lax, shifted, restarting)],
             "integration": lambda: with_four(lambda client, _, at: integration(client, at)),
             "counts": lambda: [counts(client) for client in (plain, lax, shifted, restarting)],
+            "in_order": lambda: [in_order(client) for client in (plain, lax)],
             "one_after_another": lambda: with_four(lambda _, client, at: one_after_another(client)),
             "in_vain": lambda: with_four(lambda strict, client, at: in_vain(client, strict)),
             "killed": lambda: killed(plain, restarting),
