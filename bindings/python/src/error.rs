@@ -4,6 +4,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shmccl::plan::build::BuildError;
+use shmccl::error::HEAP_OPTION;
 use shmccl::{Error, Rank};
 
 /// Returns the exception for `error`, with its values as attributes.
@@ -22,7 +23,8 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         values.set_item("report", report.as_ref().map(ToString::to_string))?;
     }
     let named = if let Error::WorkFailed { source, .. } = error { source.origin() } else { error };
-    let exception = instance(py, name_of(named), format!("{error:?}"), Some(&values))?;
+    let text = format!("{error:?}").replace(HEAP_OPTION, "heap=\"1G\" of launch or init");
+    let exception = instance(py, name_of(named), text, Some(&values))?;
     if let Error::StreamFailed { source, .. } = error {
         exception.set_cause(py, Some(made(py, source)?));
     }

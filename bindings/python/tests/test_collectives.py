@@ -160,7 +160,7 @@ def test_wrong_arguments_name_the_remedy_and_leave_the_job_as_it_was():
             (lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "ascontiguousarray"),
             (lambda: comm.recv(np.zeros((4, 4))[:, 1], 0), "pass one that is, and copy from it"),
             (lambda: comm.broadcast(LentByDlpack(np.zeros((4, 4))[:, 1])), "pass one that is, and copy from it"),
-            (lambda: comm.all_reduce(np.array([None, 1])), 'elements of format "O"'),
+            (lambda: comm.all_reduce(np.array([None, 1])), 'pickle them'),
             (lambda: comm.all_reduce(b"read only", out=b"read only"), "read-only"),
             (lambda: comm.all_reduce(np.zeros(2), "median"), "expected sum"),
             (lambda: comm.all_reduce(np.zeros(2), out=np.zeros(3)), "elements received is 3"),

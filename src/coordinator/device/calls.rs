@@ -55,7 +55,7 @@ pub(super) fn execute(
             count: call.count,
             root: call.root as usize * usize::from(operation.has_root()),
             tag: 0,
-            status: None,
+            receipt: None,
             op: operation.reduces().then_some(&op),
             layout: None,
             input: if has_input { input.input(sent.len) } else { Input::None },
