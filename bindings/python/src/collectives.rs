@@ -17,7 +17,7 @@ use crate::operand::part::Part;
 use crate::operand::{Access, Bytes, Operand};
 use crate::reduce_op::reduce_op;
 use crate::stream::Stream;
-use crate::whole_number::{rank, tag};
+use crate::whole_number::{counts, rank, some_counts, tag};
 
 type Object<'py> = Bound<'py, PyAny>;
 
@@ -326,11 +326,11 @@ impl Communicator {
         &self,
         py: Python<'py>,
         x: &Object<'py>,
-        sent: Vec<usize>,
+        #[pyo3(from_py_with = counts)] sent: Vec<usize>,
         out: Object<'py>,
-        received: Vec<usize>,
-        sent_at: Option<Vec<usize>>,
-        received_at: Option<Vec<usize>>,
+        #[pyo3(from_py_with = counts)] received: Vec<usize>,
+        #[pyo3(from_py_with = some_counts)] sent_at: Option<Vec<usize>>,
+        #[pyo3(from_py_with = some_counts)] received_at: Option<Vec<usize>>,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
