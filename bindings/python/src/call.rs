@@ -166,11 +166,11 @@ fn is_in_place(
     (rank, size): (Rank, u32),
 ) -> PyResult<bool> {
     let is_block = |block: Bytes, whole: Bytes| block.address == whole.address + rank.index() * block.len;
-    let blocks = size as usize;
+    let (blocks, element) = (size as usize, data_type.size());
     let (expected, fits) = match verb {
         Verb::AllGather | Verb::Gather => (send.len.checked_mul(blocks), is_block(send, recv)),
         Verb::ReduceScatter | Verb::Scatter => {
-            (send.len.is_multiple_of(blocks).then(|| send.len / blocks), is_block(recv, send))
+            (send.len.is_multiple_of(blocks * element).then(|| send.len / blocks), is_block(recv, send))
         }
         Verb::AllToAllV(layout) => (Some(recv.len), send == recv && layout.is_symmetric()),
         _ => (Some(send.len), send.address == recv.address),
@@ -178,7 +178,7 @@ fn is_in_place(
     if fits && expected == Some(recv.len) {
         return Ok(true);
     }
-    let elements = |len: usize| len / data_type.size();
+    let elements = |len: usize| len / element;
     Err(PyValueError::new_err(match expected {
         Some(expected) if expected != recv.len => format!(
             "input and output overlap, and the output has {} elements, expected {}; pass one of that length that lies \
