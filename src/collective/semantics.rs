@@ -98,9 +98,10 @@
 //! get [`Error::CallMismatch`], which names both tags.
 //!
 //! [`recv_any`](crate::Communicator::recv_any) takes a message of any other rank, and tells which
-//! one it was. Ranks whose messages are there are served in turn.
-//! [`recv_selected_into`](crate::Collectives::recv_selected_into) takes any tag, too. Where receives from one rank and
-//! from any are in one group, a message goes to the first of them that it is for.
+//! one it was. Ranks whose messages are there are served in turn. Any tag is taken by
+//! [`recv_selected_into`](crate::Collectives::recv_selected_into).
+//! Where receives from one rank and from any are in one group, a message goes to the first of them
+//! that it is for.
 //!
 //! [`send`](crate::Collectives::send) returns when its buffer may be written again. Up to 1 KiB,
 //! that is before the receiver has called, unless four such messages wait for it already. Longer

@@ -29,7 +29,7 @@ struct Envelope {
     /// 0 for any.
     tag: u32,
     /// What a receive from any rank takes, and where it tells which message that was.
-    receipt: Option<Receipt>,
+    receipt: Option<Box<Receipt>>,
 }
 
 impl From<RegisteredPlan> for Envelope {
@@ -437,7 +437,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         };
         let (count, output) = (recv.count(self.data_type)?, recv.output());
         let receipt = Receipt { status: status.clone(), source, has_any_tag: selector.tag.is_none() };
-        let envelope = Envelope { peer: 0, tag: selector.tag.unwrap_or(0), receipt: Some(receipt) };
+        let envelope = Envelope { peer: 0, tag: selector.tag.unwrap_or(0), receipt: Some(Box::new(receipt)) };
         self.submit_message(Operation::RecvAny, count, envelope, Input::None, output)
     }
 

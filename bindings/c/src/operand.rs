@@ -50,8 +50,8 @@ impl Operand {
         other.len > 0 && self.start.addr() + at == other.start.addr()
     }
 
-    /// Refuses ordinary memory that overlaps, which cannot be both read and written. The engine looks
-    /// at two buffers in the heap.
+    /// Refuses ordinary memory that overlaps, which cannot be both read and written. The engine
+    /// looks at two buffers in the heap.
     pub(crate) fn check_apart(&self, other: &Self) -> Result<(), Failure> {
         let (start, other_start) = (self.start.addr(), other.start.addr());
         let overlaps = start < other_start + other.len && other_start < start + self.len;

@@ -36,7 +36,7 @@ pub enum Verb {
     Send,
     /// An output from a peer.
     Recv,
-    /// An output from whoever sends what is selected first. The status is told which message it was.
+    /// An output from whoever first sends what is selected. The status is told which message.
     RecvAny(MessageSelector, StatusHandle),
 }
 

@@ -9,9 +9,9 @@
 //! | parts of all of these | their owner's way | as their owner |
 //! | the rest | `__dlpack__` | the capsule |
 //!
-//! Nothing is copied here. Each way tells place, length, steps and type, and whether the bytes may be
-//! written. What does not lie in one piece, in C's order, is refused. So is the other byte order,
-//! unless the call names a type for the bytes.
+//! Nothing is copied here. Each way tells place, length, steps and type, and whether the bytes may
+//! be written. What does not lie in one piece, in C's order, is refused. So is the other byte
+//! order, unless the call names a type for the bytes.
 
 mod buffer;
 pub mod dlpack;

@@ -298,7 +298,7 @@ if __name__ == "__main__":
     print(shmccl.launch(main, 2, Scale(3)))
     print(shmccl.launch(functools.partial(main, scale=Scale(4)), 2))
     print(shmccl.launch(Scale(5), 2))
-    print(shmccl.launch(print, 2, start="fork") == [None, None])
+    print(shmccl.launch(lambda comm: Scale(comm.rank), 2)[1].by)
     try:
         shmccl.launch(main, 2, start="spawn")
     except ValueError as error:
@@ -315,7 +315,7 @@ def test_a_program_that_is_no_file_starts_ranks_as_copies_of_itself(tmp_path):
             printed, error = run_program(NOTEBOOK, tmp_path, *options)
         results = [line for line in printed if line.startswith("[")]
         assert results == ["[0, 1]", "[0, 3]", "[0, 4]", "[0, 5]"], error
-        assert 'start="fork"' in printed[-1] and len(error) == 0
+        assert "1" in printed and 'start="fork"' in printed[-1] and len(error) == 0
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
@@ -337,6 +337,11 @@ def method(comm):
     return os.environ.get("SEEN_AT_IMPORT")
 def twice(comm, f):
     return f(comm)
+class Kept: pass
+def kept(comm):
+    own = Kept()
+    own.rank = comm.rank
+    return own
 if 1:
     def within(comm): return comm.rank + 10
 os.environ["SEEN_AT_IMPORT"] = "main" if __name__ == "__main__" else "fresh"
@@ -345,9 +350,10 @@ if __name__ == "__main__":
     def twice(comm, f): return 2 * f(comm)
     print(shmccl.launch(method, 2), shmccl.launch(within, 2), shmccl.launch(below, 2))
     print(shmccl.launch(twice, 2, within))
+    print([shmccl.launch(kept, 2, start=start)[1].rank for start in ("spawn", "forkserver", "fork")])
 """
     printed, error = run_program(text, tmp_path)
-    assert printed == ["['fresh', 'fresh'] [10, 11] ['main', 'main']", "[20, 22]"], error
+    assert printed == ["['fresh', 'fresh'] [10, 11] ['main', 'main']", "[20, 22]", "[1, 1, 1]"], error
 
 
 def test_packages_and_modules_start_ranks_like_files(tmp_path):

@@ -52,7 +52,7 @@ pub struct Call<'a> {
     /// The tag of a message; 0 where there is none.
     pub(crate) tag: u32,
     /// Which messages a receive from any member takes, and where it leaves the status.
-    pub(crate) receipt: Option<Receipt>,
+    pub(crate) receipt: Option<Box<Receipt>>,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
     /// Where blocks are whose lengths differ; `count` says nothing then.

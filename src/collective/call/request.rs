@@ -18,7 +18,7 @@ pub struct Request<'a, 'o> {
     /// The tag of a message; 0 where there is none.
     pub(crate) tag: u32,
     /// Which messages a receive from any member takes, and where it leaves the status.
-    pub(crate) receipt: Option<Receipt>,
+    pub(crate) receipt: Option<Box<Receipt>>,
     /// The operator of a call that reduces.
     pub(crate) op: Option<&'o ReduceOp>,
     /// Where blocks lie whose lengths differ.

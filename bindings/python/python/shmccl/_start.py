@@ -2,6 +2,7 @@
 
 import ast
 import io
+import multiprocessing.context
 import multiprocessing.process
 import multiprocessing.spawn
 import os
@@ -129,10 +130,13 @@ class Work:
             sys.modules["__main__"] = hidden
 
     def begin(self, process):
-        """Starts `process`. The program is run there as the work is unpacked, and not before."""
+        """Starts `process`. In a fresh one the program is run as the work is unpacked, and not before."""
+        if isinstance(process, multiprocessing.context.ForkProcess):
+            process.start()
+            return
         self._main = multiprocessing.spawn.get_preparation_data("")
-        nothing = types.ModuleType("__main__")
-        sys.modules["__main__"] = nothing
+        # What has no file is not run before.
+        sys.modules["__main__"] = types.ModuleType("__main__")
         try:
             process.start()
         finally:

@@ -1,5 +1,5 @@
-//! Objects that tell of their memory by `__array_interface__`: arrays of NumPy whose type the buffer
-//! protocol cannot express, such as dates and those of `ml_dtypes`.
+//! Objects that tell of their memory by `__array_interface__`: arrays of NumPy whose type the
+//! buffer protocol cannot express, such as dates and those of `ml_dtypes`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
