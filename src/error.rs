@@ -19,6 +19,9 @@ use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 /// The result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What Rust calls the length of heaps. A binding tells its own name instead.
+pub const HEAP_OPTION: &str = "`Launch::heap_len`";
+
 /// The remedy for a system call that is refused.
 pub(crate) const ALLOW_CALL: &str =
     "allow it in the profile of the sandbox or container (seccomp), or leave the emulator";
@@ -105,7 +108,7 @@ pub enum Error {
     /// The heap cannot satisfy an allocation, symmetric or from its arena.
     #[error(
         "out of device memory: asked for {asked} bytes, {free} of {len} free, {contiguous} contiguous; \
-         start with a larger heap (`Launch::heap_len`, or --heap or SHMCCL_HEAP of the command)"
+         start with a larger heap ({HEAP_OPTION}, or --heap or SHMCCL_HEAP of the command)"
     )]
     OutOfMemory {
         /// Bytes asked for.

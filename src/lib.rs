@@ -106,7 +106,7 @@ pub mod trace;
 mod trials;
 
 #[cfg(not(loom))]
-pub use collective::{MessageStatus, StatusHandle};
+pub use collective::{MessageSelector, MessageStatus, StatusHandle};
 #[cfg(not(loom))]
 pub use comm::stream::{Event, Stream};
 #[cfg(not(loom))]

@@ -221,7 +221,7 @@ const fn low_bits(width: u32) -> u64 {
 /// # Errors
 /// [`RankError::Count`] unless `1 <= n_ranks <= MAX_RANKS`.
 #[inline]
-pub(crate) fn check_n_ranks(n_ranks: u32) -> Result<(), RankError> {
+pub fn check_n_ranks(n_ranks: u32) -> Result<(), RankError> {
     if (1..=MAX_RANKS).contains(&n_ranks) { Ok(()) } else { Err(RankError::Count { n_ranks }) }
 }
 

@@ -45,10 +45,10 @@ mod transport;
 
 pub(crate) use call::footprint::MemberMemory;
 pub use call::{
-    Algorithm, AlgorithmName, Call, CallMismatch, CallSignature, ChannelKind, MessageStatus, Operation,
-    Request, StatusHandle, UnknownAlgorithm,
+    Algorithm, AlgorithmName, Call, CallMismatch, CallSignature, ChannelKind, MessageSelector, MessageStatus,
+    Operation, Request, StatusHandle, UnknownAlgorithm,
 };
-pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output};
+pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output, Receipt};
 pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;

@@ -90,8 +90,7 @@
 //! # Messages
 //! A message has a *tag*, any `u32`: 0 unless the call names one. A receive takes the next message
 //! of its tag. Between two ranks, messages of one tag are received in the order in which they were
-//! sent, those of different tags in any. The receiver asks for the same count and type. No receive
-//! takes any tag.
+//! sent, those of different tags in any. The receiver asks for the same count and type.
 //!
 //! A receive passes over messages of other tags. They are copied to memory of the receiver's own,
 //! up to 32 MiB of each sender and one message more; the sender goes on. From then on they stay
@@ -99,8 +98,10 @@
 //! get [`Error::CallMismatch`], which names both tags.
 //!
 //! [`recv_any`](crate::Communicator::recv_any) takes a message of any other rank, and tells which
-//! one it was. Ranks whose messages are there are served in turn. Where receives from one rank and
-//! from any are in one group, a message goes to the first of them that it is for.
+//! one it was. Ranks whose messages are there are served in turn. Any tag is taken by
+//! [`recv_selected_into`](crate::Collectives::recv_selected_into).
+//! Where receives from one rank and from any are in one group, a message goes to the first of them
+//! that it is for.
 //!
 //! [`send`](crate::Collectives::send) returns when its buffer may be written again. Up to 1 KiB,
 //! that is before the receiver has called, unless four such messages wait for it already. Longer

@@ -5,7 +5,7 @@ use super::buffers::{Blocks, RecvBuffer, SendBuffer};
 use super::engine::RegisteredPlan;
 use super::submit::Submit;
 use super::untyped::Untyped;
-use crate::collective::{MessageStatus, StatusHandle};
+use crate::collective::{MessageSelector, MessageStatus, StatusHandle};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -418,6 +418,24 @@ pub trait Collectives<'a>: Submit<'a> {
         status: &StatusHandle,
     ) -> Result<()> {
         self.untyped(T::DATA_TYPE).recv_any_into(recv.into(), tag, status)
+    }
+
+    /// Receives a message like [`Collectives::recv_any_into`]: one that `selector` names, of one
+    /// other rank or any, with one tag or any. Messages of one rank are taken in the order in which
+    /// they were sent, whatever their tags.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::recv_any_into`].
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv_any_into`].
+    fn recv_selected_into<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        selector: MessageSelector,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_selected_into(recv.into(), selector, status)
     }
 }
 

@@ -158,8 +158,8 @@ fn parse(text: &[u8]) -> Result<UniqueId> {
 
 /// Returns the error for an id that is wrong from the byte with this index on.
 fn malformed(index: usize) -> Error {
-    let expected = "39: `shmccl-` and 32 hexadecimal digits in lower case";
-    Error::invalid("length of the readable part of the unique id", index as u64, expected)
+    let expected = "`shmccl-`, 32 hexadecimal digits in lower case, and zeros to the end of its bytes";
+    Error::invalid("the number of the first byte of a unique id that is wrong", index as u64, expected)
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use super::buffers::{Blocks, Recv, RecvBytes, Send, SendBytes, check_apart, chec
 use super::collectives::Collectives;
 use super::engine::RegisteredPlan;
 use super::submit::{Submit, same};
-use crate::collective::{BlockLayout, Input, Operation, Output, Request, StatusHandle};
+use crate::collective::{
+    BlockLayout, Input, MessageSelector, Operation, Output, Receipt, Request, StatusHandle,
+};
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{DataType, ReduceOp};
@@ -24,14 +26,15 @@ pub struct Untyped<'s, S: ?Sized> {
 struct Envelope {
     /// 0 for any rank.
     peer: usize,
+    /// 0 for any.
     tag: u32,
-    /// Where a receive from any rank tells which one it was.
-    status: Option<StatusHandle>,
+    /// What a receive from any rank takes, and where it tells which message that was.
+    receipt: Option<Box<Receipt>>,
 }
 
 impl From<RegisteredPlan> for Envelope {
     fn from(plan: RegisteredPlan) -> Self {
-        Self { peer: 0, tag: plan.0, status: None }
+        Self { peer: 0, tag: plan.0, receipt: None }
     }
 }
 
@@ -373,7 +376,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         let send = self.sent(send)?;
         self.taker.caller().is_root(peer)?;
         let (count, input) = (send.count(self.data_type)?, send.input());
-        let envelope = Envelope { peer: peer.index(), tag, status: None };
+        let envelope = Envelope { peer: peer.index(), tag, receipt: None };
         self.submit_message(Operation::Send, count, envelope, input, Output::None)
     }
 
@@ -395,7 +398,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         let recv = self.received(recv)?;
         self.taker.caller().is_root(peer)?;
         let (count, output) = (recv.count(self.data_type)?, recv.output());
-        let envelope = Envelope { peer: peer.index(), tag, status: None };
+        let envelope = Envelope { peer: peer.index(), tag, receipt: None };
         self.submit_message(Operation::Recv, count, envelope, Input::None, output)
     }
 
@@ -409,12 +412,32 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         tag: u32,
         status: &StatusHandle,
     ) -> Result<()> {
-        let recv = self.received(recv)?;
-        if self.taker.caller().n_ranks == 1 {
+        self.recv_selected_into(recv, MessageSelector { source: None, tag: Some(tag) }, status)
+    }
+
+    /// Does [`Collectives::recv_selected_into`] on bytes.
+    ///
+    /// # Errors
+    /// Those of it; [`Error::InvalidArgument`] for a part of an element.
+    pub fn recv_selected_into(
+        &mut self,
+        recv: impl Into<RecvBytes<'a>>,
+        selector: MessageSelector,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        let (recv, caller) = (self.received(recv)?, self.taker.caller());
+        if caller.n_ranks == 1 {
             return Err(Error::invalid("the number of other ranks to receive from", 0, "one at least"));
         }
+        let source = match selector.source {
+            Some(source) if caller.is_root(source)? => {
+                return Err(Error::invalid("the peer of a message", source.get().into(), "another rank"));
+            }
+            source => source.map(Rank::index),
+        };
         let (count, output) = (recv.count(self.data_type)?, recv.output());
-        let envelope = Envelope { peer: 0, tag, status: Some(status.clone()) };
+        let receipt = Receipt { status: status.clone(), source, has_any_tag: selector.tag.is_none() };
+        let envelope = Envelope { peer: 0, tag: selector.tag.unwrap_or(0), receipt: Some(Box::new(receipt)) };
         self.submit_message(Operation::RecvAny, count, envelope, Input::None, output)
     }
 
@@ -428,7 +451,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         input: Input<'a>,
         output: Output<'a>,
     ) -> Result<()> {
-        let Envelope { peer: root, tag, status } = envelope;
+        let Envelope { peer: root, tag, receipt } = envelope;
         let (data_type, op, layout) = (self.data_type, None, None);
         self.taker.submit(Request {
             operation,
@@ -436,7 +459,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
             count,
             root,
             tag,
-            status,
+            receipt,
             op,
             layout,
             input,
@@ -455,14 +478,14 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
         input: Input<'a>,
         output: Output<'a>,
     ) -> Result<()> {
-        let (data_type, tag, status, layout) = (self.data_type, 0, None, None);
+        let (data_type, tag, receipt, layout) = (self.data_type, 0, None, None);
         self.taker.submit(Request {
             operation,
             data_type,
             count,
             root,
             tag,
-            status,
+            receipt,
             op,
             layout,
             input,
@@ -479,7 +502,7 @@ impl<'a, S: Submit<'a> + ?Sized> Untyped<'_, S> {
             count: 0,
             root: 0,
             tag: 0,
-            status: None,
+            receipt: None,
             op: None,
             layout,
             input,

@@ -121,7 +121,7 @@ impl SymmetricHeap {
     pub(super) fn take_local(&self, len: u64, align: u64) -> Result<Region> {
         if !self.process.is_this() {
             let needs = "the process that is the rank, and not a child that it has forked";
-            return Err(Error::Unavailable { operation: "Arena::alloc", needs });
+            return Err(Error::Unavailable { operation: "an allocation of this rank alone", needs });
         }
         let mut ledger = self.ledger();
         let limit = ledger.arena_limit();

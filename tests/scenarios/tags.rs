@@ -6,7 +6,7 @@ use std::time::Duration;
 use shmccl::collective::{CallMismatch, ChannelKind};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::{Blocks, Collectives, Communicator, Error, Group, Result, StatusHandle};
+use shmccl::{Blocks, Collectives, Communicator, Error, Group, MessageSelector, Result, StatusHandle};
 
 use crate::harness::{Job, is_lost, pattern, rank};
 
@@ -113,6 +113,66 @@ scenario!(messages_of_one_tag_are_never_overtaken, Job::of(2), |comm| {
             }
         }
     }
+});
+
+/// Receives what `source`, or any rank, has sent first with whatever tag.
+fn recv_any_tag(comm: &mut Communicator, len: usize, source: Option<u32>) -> Result<(u32, u32, Vec<u8>)> {
+    let (mut bytes, status) = (vec![0xdd; len], StatusHandle::new());
+    let source = source.map(|source| rank(comm, source));
+    comm.recv_selected_into(&mut bytes, MessageSelector { source, tag: None }, &status)?;
+    let status = status.get().unwrap();
+    assert_eq!(status.bytes(), len as u64);
+    Ok((status.source.get(), status.tag, bytes))
+}
+
+port_scenario!(
+    receives_of_any_tag_take_the_messages_of_a_rank_in_order,
+    Job::of(3).heap_len(32 << 20),
+    |comm| {
+        let me = comm.rank().get();
+        for kind in KINDS {
+            comm.set_channel_kind(kind)?;
+            for len in LENGTHS {
+                let bytes = |tag: u32| pattern(tag.into(), len);
+                if me == 0 {
+                    // The one of tag 5 is passed over, and found again in its place.
+                    assert!(recv(comm, len, Some(1), 6)?.1 == bytes(6));
+                    for tag in [5, u32::MAX, 0] {
+                        assert!(recv_any_tag(comm, len, Some(1))? == (1, tag, bytes(tag)), "{len} bytes");
+                    }
+                    assert!(recv_any_tag(comm, len, Some(2))? == (2, 9, bytes(9)));
+                    let (source, tag, got) = recv_any_tag(comm, len, None)?;
+                    assert!((source, tag) == (2, 10) && got == bytes(10), "{len} bytes");
+                } else {
+                    for tag in if me == 1 { &[5, 6, u32::MAX, 0][..] } else { &[9, 10] } {
+                        send(comm, None, &bytes(*tag), 0, *tag)?;
+                    }
+                }
+                comm.barrier()?;
+            }
+        }
+    }
+);
+
+scenario!(a_receive_of_any_tag_in_a_group_leaves_to_later_ones_what_is_theirs, Job::of(2), |comm| {
+    let (me, peer) = (comm.rank().get(), rank(comm, 1 - comm.rank().get()));
+    let (mut named, mut first, status) = ([0_u8; 4], [0_u8; 4], StatusHandle::new());
+    let mut group = Group::start();
+    let member = group.join(comm);
+    let selector = MessageSelector { source: Some(peer), tag: None };
+    group.on(member).recv_tagged(&mut named, peer, 3)?;
+    group.on(member).recv_selected_into(&mut first, selector, &status)?;
+    let sent = [[me as u8; 4], [me as u8 + 10; 4]];
+    group.on(member).send_tagged(&sent[0], peer, 8)?;
+    group.on(member).send_tagged(&sent[1], peer, 3)?;
+    group.end()?;
+    drop(group);
+    assert_eq!((first, named), ([1 - me as u8; 4], [11 - me as u8; 4]));
+    assert_eq!(status.get().unwrap().tag, 8);
+    // A rank does not receive from itself like this.
+    let own = MessageSelector { source: Some(rank(comm, me)), tag: None };
+    let refused = comm.recv_selected_into(&mut first, own, &status);
+    assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
 });
 
 port_scenario!(ranks_that_have_sent_are_received_from_in_turn, Job::of(3), |comm| {

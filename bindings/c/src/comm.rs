@@ -8,6 +8,7 @@ use std::time::Duration;
 use shmccl::bootstrap::Options;
 use shmccl::comm::Aborter;
 use shmccl::heap::{HeapView, Region};
+use shmccl::rank::check_n_ranks;
 use shmccl::shm::Span;
 use shmccl::sync::Revocation;
 use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
@@ -332,6 +333,8 @@ pub unsafe extern "C" fn shmcclCommInitAll(comms: *mut shmcclComm_t, nranks: c_i
             return Err(Failure::null("comms"));
         }
         let n_ranks = unsigned(nranks, "nranks")?;
+        // Before that many handles are reserved.
+        check_n_ranks(n_ranks).map_err(Error::from)?;
         let places = (0..n_ranks).map(|_| CommPlace::reserve()).collect::<Result<Vec<_>, _>>()?;
         let handles = prepare_all(places, Communicator::init_all(n_ranks)?)?;
         for (index, handle) in handles.into_iter().enumerate() {

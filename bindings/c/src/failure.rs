@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use shmccl::error::HEAP_OPTION;
 use shmccl::{Error, Rank};
 
 use crate::comm::job_rank_in;
@@ -67,13 +68,14 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { code: code_of(error.origin()), rank: rank_of(error.origin()), text: format!("{error:?}") }
+        Self::from(&error)
     }
 }
 
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
-        Self { code: code_of(error.origin()), rank: rank_of(error.origin()), text: format!("{error:?}") }
+        let text = format!("{error:?}").replace(HEAP_OPTION, "heapBytes of shmcclConfig_t");
+        Self { code: code_of(error.origin()), rank: rank_of(error.origin()), text }
     }
 }
 

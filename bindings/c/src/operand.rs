@@ -50,11 +50,13 @@ impl Operand {
         other.len > 0 && self.start.addr() + at == other.start.addr()
     }
 
-    /// Refuses ordinary memory that overlaps, which cannot be both read and written.
+    /// Refuses ordinary memory that overlaps, which cannot be both read and written. The engine
+    /// looks at two buffers in the heap.
     pub(crate) fn check_apart(&self, other: &Self) -> Result<(), Failure> {
         let (start, other_start) = (self.start.addr(), other.start.addr());
         let overlaps = start < other_start + other.len && other_start < start + self.len;
-        if overlaps && self.len > 0 && other.len > 0 && self.region.is_none() && other.region.is_none() {
+        let are_in_heap = self.region.is_some() && other.region.is_some();
+        if overlaps && self.len > 0 && other.len > 0 && !are_in_heap {
             let text = "sendbuff and recvbuff overlap in part, expected two buffers or a call in place";
             return Err(Failure::argument(text.into()));
         }

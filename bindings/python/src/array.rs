@@ -16,7 +16,7 @@ use crate::dlpack_export::{self, Loan};
 use crate::dtype::Dtype;
 use crate::error::exception;
 use crate::heap_places::HeapPlaces;
-use crate::operand::Operand;
+use crate::operand::{AskedType, Operand, typed};
 use crate::whole_number;
 
 /// An array in the heap of a rank, in C's order.
@@ -68,9 +68,13 @@ impl Array {
     }
 
     /// Returns it as an operand of a call.
+    ///
+    /// # Errors
+    /// Those of [`typed`].
     #[inline]
-    pub fn operand<'py>(&self) -> Operand<'py> {
-        Operand::new(self.address(), self.len(), self.dtype)
+    pub fn operand<'py>(&self, asked: AskedType) -> PyResult<Operand<'py>> {
+        let dtype = typed(self.len(), asked, || Ok(self.dtype))?;
+        Ok(Operand::new(self.address(), self.len(), dtype))
     }
 
     /// Returns the elements by dimension.

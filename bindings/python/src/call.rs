@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use shmccl::comm::RegisteredPlan;
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::{Blocks, Collectives, Rank, Result, StatusHandle};
+use shmccl::{Blocks, Collectives, MessageSelector, Rank, Result, StatusHandle};
 
 use crate::heap_places::HeapPlaces;
 use crate::operand::Bytes;
@@ -36,8 +36,8 @@ pub enum Verb {
     Send,
     /// An output from a peer.
     Recv,
-    /// An output from whoever sends first. The status is told who has.
-    RecvAny(StatusHandle),
+    /// An output from whoever first sends what is selected. The status is told which message.
+    RecvAny(MessageSelector, StatusHandle),
 }
 
 /// The blocks of an [`Verb::AllToAllV`].
@@ -51,6 +51,13 @@ pub struct Layout {
     pub received: Vec<usize>,
     /// Where they go.
     pub received_at: Vec<usize>,
+}
+
+impl Layout {
+    /// Returns whether what comes from each rank may replace what goes to it.
+    fn is_symmetric(&self) -> bool {
+        self.sent == self.received && self.sent_at == self.received_at
+    }
 }
 
 /// A call. Empty bytes stand for what a rank neither gives nor gets.
@@ -78,10 +85,10 @@ pub struct Call {
 pub const NOTHING: Bytes = Bytes { address: 0, len: 0 };
 
 impl Call {
-    /// Makes a call of `rank`, and sees whether it is in place.
+    /// Makes a call of `caller`, a rank and how many there are, and sees whether it is in place.
     ///
     /// # Errors
-    /// `ValueError` for an input and an output that overlap otherwise.
+    /// `ValueError` for an input and an output that overlap otherwise, by their lengths or places.
     #[inline]
     pub fn new(
         verb: Verb,
@@ -89,9 +96,9 @@ impl Call {
         (send, recv): (Bytes, Bytes),
         op: ReduceOp,
         root: Rank,
-        rank: u32,
+        caller: (Rank, u32),
     ) -> PyResult<Self> {
-        let in_place = send.overlaps(recv) && is_in_place(&verb, send, recv, rank)?;
+        let in_place = send.overlaps(recv) && is_in_place(&verb, (send, recv), data_type, caller)?;
         Ok(Self { verb, data_type, send, recv, op, root, tag: 0, in_place })
     }
 
@@ -133,7 +140,7 @@ impl Call {
             (Verb::RunPlan(plan), true) => taker.run_plan_in_place(*plan, both()),
             (Verb::Send, _) => taker.send_tagged(send(), root, self.tag),
             (Verb::Recv, _) => taker.recv_tagged(recv(), root, self.tag),
-            (Verb::RecvAny(status), _) => taker.recv_any_into(recv(), self.tag, status),
+            (Verb::RecvAny(selector, status), _) => taker.recv_selected_into(recv(), *selector, status),
             (Verb::AllToAllV(layout), in_place) => {
                 let sent = Blocks::new(&layout.sent, &layout.sent_at);
                 let received = Blocks::new(&layout.received, &layout.received_at);
@@ -152,17 +159,39 @@ impl Call {
 
 /// Says whether a call whose buffers overlap is one in place.
 #[cold]
-fn is_in_place(verb: &Verb, send: Bytes, recv: Bytes, rank: u32) -> PyResult<bool> {
-    let block_of = |whole: Bytes, block: Bytes| block.address == whole.address + rank as usize * block.len;
-    let fits = match verb {
-        Verb::AllGather | Verb::Gather => block_of(recv, send),
-        Verb::ReduceScatter | Verb::Scatter => block_of(send, recv),
-        _ => send == recv,
+fn is_in_place(
+    verb: &Verb,
+    (send, recv): (Bytes, Bytes),
+    data_type: DataType,
+    (rank, size): (Rank, u32),
+) -> PyResult<bool> {
+    let is_block = |block: Bytes, whole: Bytes| block.address == whole.address + rank.index() * block.len;
+    let (blocks, element) = (size as usize, data_type.size());
+    let (expected, fits) = match verb {
+        Verb::AllGather | Verb::Gather => (send.len.checked_mul(blocks), is_block(send, recv)),
+        Verb::ReduceScatter | Verb::Scatter => {
+            (send.len.is_multiple_of(blocks * element).then(|| send.len / blocks), is_block(recv, send))
+        }
+        Verb::AllToAllV(layout) => (Some(recv.len), send == recv && layout.is_symmetric()),
+        _ => (Some(send.len), send.address == recv.address),
     };
-    if fits {
+    if fits && expected == Some(recv.len) {
         return Ok(true);
     }
-    Err(PyValueError::new_err(
-        "input and output overlap; pass buffers that lie apart, the same one, or this rank's block of the longer one",
-    ))
+    let elements = |len: usize| len / element;
+    Err(PyValueError::new_err(match expected {
+        Some(expected) if expected != recv.len => format!(
+            "input and output overlap, and the output has {} elements, expected {}; pass one of that length that lies \
+             apart, or leave it out",
+            elements(recv.len),
+            elements(expected)
+        ),
+        Some(_) => "input and output overlap; pass buffers that lie apart, the same one, or this rank's block of the \
+                    longer one"
+            .to_owned(),
+        None => format!(
+            "input and output overlap, and the input has {} elements, expected a multiple of the {size} ranks",
+            elements(send.len)
+        ),
+    }))
 }

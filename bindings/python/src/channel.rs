@@ -69,7 +69,7 @@ impl PyChannel {
         target: &Bound<'_, PyAny>,
         source: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Region, Region)> {
-        let written = Operand::of(target, Access::Write)?;
+        let written = Operand::of_any(target, Access::Write)?;
         let bytes = written.bytes();
         // The peer's own place, or the same place of this rank.
         let here = self.places.own_region(bytes);
@@ -79,7 +79,7 @@ impl PyChannel {
         };
         let source = match (source, here) {
             (Some(source), _) => {
-                let read = Operand::of(source, Access::Read)?;
+                let read = Operand::of_any(source, Access::Read)?;
                 let (from, to) = (read.dtype.name, written.dtype.name);
                 if from != to {
                     let text = format!("the source is of {from}, and the target of {to}");

@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use shmccl::reduce::ReduceOp;
-use shmccl::{Error, Rank, StatusHandle};
+use shmccl::{Error, MessageSelector, Rank, StatusHandle};
 
 use crate::call::{Call, Layout, NOTHING, Verb};
 use crate::comm::Communicator;
@@ -13,10 +13,11 @@ use crate::dtype::Dtype;
 use crate::error::{closed, exception};
 use crate::group::{self, GroupedCall};
 use crate::interrupt::detached;
+use crate::operand::part::Part;
 use crate::operand::{Access, Bytes, Operand};
 use crate::reduce_op::reduce_op;
 use crate::stream::Stream;
-use crate::whole_number::{rank, tag};
+use crate::whole_number::{counts, rank, some_counts, tag};
 
 type Object<'py> = Bound<'py, PyAny>;
 
@@ -61,12 +62,17 @@ impl<'a, 'py> Asked<'a, 'py> {
 
     #[inline]
     fn operand(&self, object: &Object<'py>, access: Access) -> PyResult<Operand<'py>> {
-        Operand::of(object, access)?.reinterpreted(self.dtype)
+        Operand::of(object, access, self.dtype)
     }
 
     #[inline]
     fn root(&self, root: u32) -> PyResult<Rank> {
         Rank::new(root, self.comm.shared.size).map_err(|error| exception(self.py, &Error::from(error)))
+    }
+
+    #[inline]
+    fn caller(&self) -> (Rank, u32) {
+        (self.comm.shared.rank, self.comm.shared.size)
     }
 
     fn is(&self, root: Rank) -> bool {
@@ -99,20 +105,14 @@ impl<'a, 'py> Asked<'a, 'py> {
         let first =
             input.as_ref().or(output.as_ref()).ok_or_else(|| PyValueError::new_err("there is no array"))?;
         let dtype = first.dtype;
-        if let (Some(input), Some(output)) = (&input, &output)
-            && input.dtype.name != output.dtype.name
-        {
-            let (of_input, of_output) = (input.dtype.name, output.dtype.name);
-            return Err(PyValueError::new_err(format!(
-                "the input is of {of_input}, and the output of {of_output}"
-            )));
+        if let (Some(input), Some(output)) = (&input, &output) {
+            check_types(input, output)?;
         }
         let data_type = dtype.data_type();
         let op = op.map_or(Ok(ReduceOp::Sum), |op| reduce_op(op, data_type))?;
         let recv_bytes = output.as_ref().map_or(NOTHING, Operand::bytes);
         let send_bytes = if is_same { recv_bytes } else { input.as_ref().map_or(NOTHING, Operand::bytes) };
-        let rank = self.comm.shared.rank.get();
-        let call = Call::new(verb, data_type, (send_bytes, recv_bytes), op, root, rank)?;
+        let call = Call::new(verb, data_type, (send_bytes, recv_bytes), op, root, self.caller())?;
         self.issue(call, [send, recv])
         // The operands live until here.
     }
@@ -125,8 +125,8 @@ impl<'a, 'py> Asked<'a, 'py> {
         peer: Rank,
         tag: u32,
     ) -> PyResult<Call> {
-        let rank = self.comm.shared.rank.get();
-        let call = Call::new(verb, operand.dtype.data_type(), (send, recv), ReduceOp::Sum, peer, rank)?;
+        let data_type = operand.dtype.data_type();
+        let call = Call::new(verb, data_type, (send, recv), ReduceOp::Sum, peer, self.caller())?;
         Ok(Call { tag, ..call })
     }
 
@@ -168,8 +168,22 @@ impl<'a, 'py> Asked<'a, 'py> {
     }
 }
 
+/// Refuses an input and an output of different types.
+fn check_types(input: &Operand<'_>, output: &Operand<'_>) -> PyResult<()> {
+    let (from, to) = (input.dtype.name, output.dtype.name);
+    if from == to {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "the input is of {from}, and the output of {to}; pass arrays of one type, or name it with dtype="
+    )))
+}
+
 /// Returns what keeps the memory of `object` where it is.
 fn keep(object: &Object<'_>) -> PyResult<Py<PyAny>> {
+    if let Ok(part) = object.cast_exact::<Part>() {
+        return keep(part.get().owner.bind(object.py()));
+    }
     // An exported buffer can be neither moved nor resized. Tensors and the rest do not move.
     match PyMemoryView::from(object) {
         Ok(view) => Ok(view.into_any().unbind()),
@@ -312,11 +326,11 @@ impl Communicator {
         &self,
         py: Python<'py>,
         x: &Object<'py>,
-        sent: Vec<usize>,
+        #[pyo3(from_py_with = counts)] sent: Vec<usize>,
         out: Object<'py>,
-        received: Vec<usize>,
-        sent_at: Option<Vec<usize>>,
-        received_at: Option<Vec<usize>>,
+        #[pyo3(from_py_with = counts)] received: Vec<usize>,
+        #[pyo3(from_py_with = some_counts)] sent_at: Option<Vec<usize>>,
+        #[pyo3(from_py_with = some_counts)] received_at: Option<Vec<usize>>,
         dtype: Option<&Object<'py>>,
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
@@ -324,12 +338,13 @@ impl Communicator {
         let output = asked.operand(&out, Access::Write)?;
         let input = if x.is(&out) { None } else { Some(asked.operand(x, Access::Read)?) };
         let data_type = output.dtype.data_type();
+        input.as_ref().map_or(Ok(()), |input| check_types(input, &output))?;
         let send = input.as_ref().unwrap_or(&output).bytes();
         let (sent_at, received_at) =
             (sent_at.unwrap_or_else(|| behind(&sent)), received_at.unwrap_or_else(|| behind(&received)));
         let verb = Verb::AllToAllV(Box::new(Layout { sent, sent_at, received, received_at }));
-        let rank = self.shared.rank;
-        let call = Call::new(verb, data_type, (send, output.bytes()), ReduceOp::Sum, rank, rank.get())?;
+        let buffers = (send, output.bytes());
+        let call = Call::new(verb, data_type, buffers, ReduceOp::Sum, self.shared.rank, asked.caller())?;
         asked.issue(call, [Some(x), Some(&out)])?;
         Ok(out)
     }
@@ -413,28 +428,62 @@ impl Communicator {
         Ok(out)
     }
 
-    /// Receives into the array from whichever other rank sends first with this `tag`. Returns that
-    /// rank.
-    #[pyo3(signature = (out, *, tag=0, dtype=None))]
+    /// Receives into the array from whichever other rank sends first with this `tag`, or with any
+    /// where that is None. Returns that rank.
+    #[pyo3(signature = (out, *, tag=Some(0), dtype=None))]
     fn recv_any<'py>(
         &self,
         py: Python<'py>,
         out: &Object<'py>,
-        #[pyo3(from_py_with = tag)] tag: u32,
+        #[pyo3(from_py_with = any_tag)] tag: Option<u32>,
         dtype: Option<&Object<'py>>,
     ) -> PyResult<u32> {
-        let (asked, shared) = (Asked::new(self, py, dtype, None)?, &self.shared);
-        if shared.is_grouped() {
+        if self.shared.is_grouped() {
             return Err(PyValueError::new_err(
                 "recv_any returns who has sent, so it does not go into a group",
             ));
         }
+        let receipt = self._recv_selected(py, out, None, tag, dtype)?;
+        Ok(receipt.0.get().map_or(0, |status| status.source.get()))
+    }
+
+    /// Receives into the array from `source` with `tag`; from any, with any, where these are None.
+    /// Returns where the receive tells which message it was.
+    #[pyo3(signature = (out, source=None, tag=None, dtype=None))]
+    fn _recv_selected<'py>(
+        &self,
+        py: Python<'py>,
+        out: &Object<'py>,
+        source: Option<u32>,
+        tag: Option<u32>,
+        dtype: Option<&Object<'py>>,
+    ) -> PyResult<Receipt> {
+        let asked = Asked::new(self, py, dtype, None)?;
         let output = asked.operand(out, Access::Write)?;
+        let source = source.map(|source| asked.root(source)).transpose()?;
         let status = StatusHandle::default();
-        let verb = Verb::RecvAny(status.clone());
-        let call = asked.message(verb, (&output, NOTHING, output.bytes()), shared.rank, tag)?;
+        let verb = Verb::RecvAny(MessageSelector { source, tag }, status.clone());
+        let peer = self.shared.rank;
+        let call = asked.message(verb, (&output, NOTHING, output.bytes()), peer, tag.unwrap_or(0))?;
         asked.issue(call, [None, Some(out)])?;
-        Ok(status.get().map_or(0, |status| status.source.get()))
+        Ok(Receipt(status))
+    }
+}
+
+/// Takes a tag, or None for any.
+fn any_tag(object: &Object<'_>) -> PyResult<Option<u32>> {
+    if object.is_none() { Ok(None) } else { tag(object).map(Some) }
+}
+
+/// Where a receive tells which message it has taken.
+#[pyclass(frozen, module = "shmccl._core", name = "_Receipt")]
+pub struct Receipt(StatusHandle);
+
+#[pymethods]
+impl Receipt {
+    /// Returns the source, the tag and the bytes of the message, once it is there.
+    fn told(&self) -> Option<(u32, u32, u64)> {
+        self.0.get().map(|status| (status.source.get(), status.tag, status.bytes()))
     }
 }
 

@@ -121,7 +121,7 @@ impl Communicator {
         #[pyo3(from_py_with = whole_number::count)] size: u32,
         id: &UniqueId,
         #[pyo3(from_py_with = whole_number::rank)] rank: u32,
-        heap: u64,
+        #[pyo3(from_py_with = whole_number::heap_len)] heap: u64,
         timeout: f64,
     ) -> PyResult<Self> {
         let options = options(heap, timeout)?;
@@ -135,7 +135,7 @@ impl Communicator {
     fn init_all(
         py: Python<'_>,
         #[pyo3(from_py_with = whole_number::count)] size: u32,
-        heap: u64,
+        #[pyo3(from_py_with = whole_number::heap_len)] heap: u64,
         timeout: f64,
     ) -> PyResult<Vec<Self>> {
         let options = options(heap, timeout)?;
@@ -242,7 +242,7 @@ impl Communicator {
     fn zeros(
         &self,
         py: Python<'_>,
-        shape: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = whole_number::shape)] shape: Vec<usize>,
         dtype: Option<&Bound<'_, PyAny>>,
         local: bool,
     ) -> PyResult<Array> {
@@ -259,15 +259,11 @@ impl Communicator {
     fn empty(
         &self,
         py: Python<'_>,
-        shape: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = whole_number::shape)] shape: Vec<usize>,
         dtype: Option<&Bound<'_, PyAny>>,
         local: bool,
     ) -> PyResult<Array> {
         let dtype = dtype.map_or_else(|| Dtype::named("float64"), Dtype::of)?;
-        let shape = match shape.extract::<usize>() {
-            Ok(count) => vec![count],
-            Err(_) => shape.extract::<Vec<usize>>()?,
-        };
         // A length that overflows is more than there is, which all ranks are told.
         let len = shape.iter().try_fold(dtype.size as u64, |len, &extent| len.checked_mul(extent as u64));
         let shared = &self.shared;
@@ -314,7 +310,12 @@ impl Communicator {
     /// trigger, then executes it. A trigger for which the handler returns False, or raises, is
     /// refused. To be called before the first proxied channel.
     #[pyo3(signature = (handler, n_fifos=1))]
-    fn start_proxy(&self, py: Python<'_>, handler: Py<PyAny>, n_fifos: u32) -> PyResult<()> {
+    fn start_proxy(
+        &self,
+        py: Python<'_>,
+        handler: Py<PyAny>,
+        #[pyo3(from_py_with = whole_number::count)] n_fifos: u32,
+    ) -> PyResult<()> {
         if !handler.bind(py).is_callable() {
             return Err(PyTypeError::new_err(
                 "start_proxy takes a function of a fifo's number and a trigger",
@@ -349,7 +350,12 @@ impl Communicator {
     /// Divides the communicator: ranks of the same `color` come together, ordered by `key`.
     /// Returns None without a color. Collective.
     #[pyo3(signature = (color, key=0))]
-    fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
+    fn split(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::color)] color: Option<u32>,
+        key: i64,
+    ) -> PyResult<Option<Self>> {
         let part = self.shared.with(py, |comm| comm.split(color, key)?.map(prepared).transpose())?;
         part.map(|comm| self.derived(py, comm)).transpose()
     }
@@ -387,7 +393,11 @@ impl Communicator {
     /// the number of this rank's last completed step. Returns the new communicator, whose
     /// `recovered_step` is the least of these numbers. A restarted rank has it from `init`. This
     /// communicator is closed, and its `with` block ends with the new one.
-    fn recover(&self, py: Python<'_>, completed: u64) -> PyResult<Self> {
+    fn recover(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::step)] completed: u64,
+    ) -> PyResult<Self> {
         let (comm, told) = self.shared.with(py, |comm| {
             let told = hear_of_recovery(comm);
             Ok((comm.recover(completed)?, told))

@@ -29,7 +29,8 @@ const INT: u8 = 0;
 const UINT: u8 = 1;
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
-const COMPLEX: u8 = 5;
+/// DLPack's code of complex numbers.
+pub const COMPLEX: u8 = 5;
 const BOOL: u8 = 6;
 const E4M3FN: u8 = 10;
 const E5M2: u8 = 12;
@@ -68,7 +69,16 @@ impl Dtype {
     /// `TypeError` for what names none.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<&'static Self> {
         if let Ok(name) = object.cast::<PyString>() {
-            return Self::named(name.to_str()?);
+            // As NCCL calls it. The type of `ml_dtypes` that is called so is another one.
+            return Self::named(match name.to_str()? {
+                "float8_e4m3" => "float8_e4m3fn",
+                name => name,
+            });
+        }
+        if object.getattr_opt("isnative")?.is_some_and(|is| !is.is_truthy().unwrap_or(true)) {
+            return Err(PyTypeError::new_err(format!(
+                "{object} is of the other byte order; pass dtype.newbyteorder(\"=\"), or its name"
+            )));
         }
         // NumPy's and ml_dtypes' descriptors have a name; so have all classes.
         let name = match object.getattr("name") {
@@ -89,7 +99,6 @@ impl Dtype {
             "int" => "int64",
             "float" => "float64",
             "complex" => "complex128",
-            "float8_e4m3" => "float8_e4m3fn",
             name => name,
         };
         ALL.iter().find(|dtype| dtype.name == name).ok_or_else(|| {
@@ -98,14 +107,37 @@ impl Dtype {
         })
     }
 
+    /// Returns the type of a descriptor of NumPy, of either byte order, that another package has
+    /// added to NumPy; `None` for others.
+    ///
+    /// # Errors
+    /// Those of the descriptor.
+    pub fn of_described(descriptor: &Bound<'_, PyAny>) -> PyResult<Option<&'static Self>> {
+        let name = descriptor.getattr("name")?.to_string();
+        Ok(ALL.iter().find(|dtype| dtype.is_foreign_to_numpy() && dtype.name == name))
+    }
+
+    /// Returns the type of numbers that `__array_interface__` spells so, of either byte order;
+    /// `None` for others.
+    pub fn of_typestr(typestr: &str) -> Option<&'static Self> {
+        let code = typestr.strip_prefix(['<', '>', '|', '='])?;
+        ALL.iter().find(|dtype| !dtype.is_foreign_to_numpy() && &dtype.typestr[1..] == code)
+    }
+
+    /// Returns the type of bytes, by which elements of all types can be moved.
+    pub fn bytes() -> &'static Self {
+        &ALL[2]
+    }
+
     /// Returns the type of buffer elements of `size` bytes with this code.
     ///
     /// # Errors
     /// `TypeError` for records, strings and the other byte order.
     pub fn of_format(format: &[u8], size: usize) -> PyResult<&'static Self> {
-        let code = match format {
-            [b'@' | b'=' | b'<', code @ ..] => code,
-            code => code,
+        let (is_other_order, code) = match format {
+            [b'@' | b'=' | b'<', code @ ..] => (false, code),
+            [b'>' | b'!', code @ ..] => (size > 1, code),
+            code => (false, code),
         };
         let kind = match code {
             b"?" => "bool",
@@ -117,22 +149,21 @@ impl Dtype {
         };
         let is_it =
             |dtype: &&Self| dtype.size == size && dtype.name.trim_end_matches(char::is_numeric) == kind;
-        ALL.iter().find(is_it).ok_or_else(|| {
-            let format = String::from_utf8_lossy(format);
-            PyTypeError::new_err(format!(
-                "cannot take elements of format {format:?}; convert them with astype, or name what the bytes are with dtype="
-            ))
-        })
+        let found = ALL.iter().find(is_it);
+        found
+            .filter(|_| !is_other_order)
+            .ok_or_else(|| Unknown::of(&String::from_utf8_lossy(format), found).refused())
     }
 
-    /// Returns the type of DLPack's code and bits.
+    /// Returns the type of DLPack's code, of elements with so many numbers of so many bits.
     ///
     /// # Errors
     /// `TypeError` for what there is none of here.
-    pub fn of_dlpack(code: u8, bits: u8) -> PyResult<&'static Self> {
+    pub fn of_dlpack(code: u8, bits: u8, lanes: u16) -> PyResult<&'static Self> {
         let is_it = |dtype: &&Self| dtype.dlpack == code && dtype.size * 8 == usize::from(bits);
-        ALL.iter().find(is_it).ok_or_else(|| {
-            PyTypeError::new_err(format!("cannot take elements with DLPack's code {code} and {bits} bits"))
+        ALL.iter().find(is_it).filter(|_| lanes == 1).ok_or_else(|| {
+            let text = format!("DLPack's code {code}, {lanes} times {bits} bits");
+            Unknown::Type(&text).refused()
         })
     }
 
@@ -150,5 +181,36 @@ impl Dtype {
     /// Returns whether NumPy needs another package for it.
     pub fn is_foreign_to_numpy(&self) -> bool {
         matches!(self.dlpack, BFLOAT | E4M3FN | E5M2)
+    }
+}
+
+/// Elements that the engine cannot reckon with, as their owner names them.
+pub enum Unknown<'a> {
+    /// Numbers of the other byte order.
+    Order(&'a str),
+    /// Records, dates, text, and numbers of other widths.
+    Type(&'a str),
+}
+
+impl<'a> Unknown<'a> {
+    /// Names elements that their owner calls `name`. In this machine's order they would be `found`.
+    #[cold]
+    pub fn of(name: &'a str, found: Option<&'static Dtype>) -> Self {
+        if found.is_some() { Self::Order(name) } else { Self::Type(name) }
+    }
+
+    /// Returns the error for them, with what can be done.
+    #[cold]
+    pub fn refused(&self) -> PyErr {
+        PyTypeError::new_err(match self {
+            Self::Order(type_) => format!(
+                "cannot take elements of type {type_:?}, in the other byte order; convert them with \
+                 x.astype(x.dtype.newbyteorder(\"=\")), or move them as bytes with dtype=\"uint8\""
+            ),
+            Self::Type(type_) => format!(
+                "cannot take elements of type {type_:?}; convert them with astype to a type of numbers that all know, \
+                 or move them as bytes with dtype=\"uint8\""
+            ),
+        })
     }
 }

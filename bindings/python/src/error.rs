@@ -3,6 +3,7 @@
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use shmccl::error::HEAP_OPTION;
 use shmccl::plan::build::BuildError;
 use shmccl::{Error, Rank};
 
@@ -22,11 +23,21 @@ fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         values.set_item("report", report.as_ref().map(ToString::to_string))?;
     }
     let named = if let Error::WorkFailed { source, .. } = error { source.origin() } else { error };
-    let exception = instance(py, name_of(named), format!("{error:?}"), Some(&values))?;
+    let exception = instance(py, name_of(named), text_of(error), Some(&values))?;
     if let Error::StreamFailed { source, .. } = error {
         exception.set_cause(py, Some(made(py, source)?));
     }
     Ok(exception)
+}
+
+/// Returns the text, whose remedies name what Python has.
+fn text_of(error: &Error) -> String {
+    let text = format!("{error:?}");
+    match error.origin() {
+        Error::OutOfMemory { .. } => text.replace(HEAP_OPTION, "heap=\"1G\" of launch or init"),
+        Error::UnsupportedOperator { .. } => text.replace("mulsum", "PreMulSum(factor)"),
+        _ => text,
+    }
 }
 
 /// Returns the exception for a program that is no plan.

@@ -56,6 +56,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<channel::PyChannel>()?;
     module.add_class::<comm::Communicator>()?;
     module.add_class::<group::PyGroup>()?;
+    module.add_class::<operand::part::Part>()?;
+    module.add_class::<collectives::Receipt>()?;
     module.add_class::<plan::Block>()?;
     module.add_class::<plan::Pipeline>()?;
     module.add_class::<plan::PlanChannel>()?;

@@ -6,13 +6,17 @@
 //! | NumPy arrays and all of the buffer protocol | `PyObject_GetBuffer` | the buffer, exported |
 //! | `torch.Tensor` | DLPack's C functions, which its class names | the caller's reference |
 //! | arrays with types that NumPy lacks | `__array_interface__` | the caller's reference |
+//! | parts of all of these | their owner's way | as their owner |
 //! | the rest | `__dlpack__` | the capsule |
 //!
-//! Nothing is copied here. What does not lie in one piece, in C's order, is refused.
+//! Nothing is copied here. Each way tells place, length, steps and type, and whether the bytes may
+//! be written. What does not lie in one piece, in C's order, is refused. So is the other byte
+//! order, unless the call names a type for the bytes.
 
 mod buffer;
 pub mod dlpack;
 mod interface;
+pub mod part;
 mod tensor;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -24,6 +28,7 @@ use shmccl::heap::Region;
 use crate::array::Array;
 use crate::dtype::Dtype;
 use crate::heap_places::HeapPlaces;
+use part::Part;
 
 /// What a call does with an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,6 +38,9 @@ pub enum Access {
     /// Writes it, and may read it.
     Write,
 }
+
+/// The type that a call names by `dtype=`, whatever the object says.
+pub type AskedType = Option<&'static Dtype>;
 
 /// Bytes of a Python object, there while the operand is.
 pub struct Operand<'py> {
@@ -46,58 +54,55 @@ pub struct Operand<'py> {
 }
 
 impl<'py> Operand<'py> {
-    /// Finds the bytes of `object`.
+    /// Finds the bytes of `object`, as elements of the type `asked` or of their own.
     ///
     /// # Errors
-    /// `TypeError` for an object without any, or of a type that the engine does not know;
-    /// `ValueError` for bytes in several pieces, on another device, or that may not be written.
+    /// `TypeError` for an object without any, and for elements of a type that the engine does not
+    /// know, unless one is asked; `ValueError` for bytes in several pieces, on another device, that
+    /// may not be written, or that are no whole elements of the type asked.
     #[inline]
-    pub fn of(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Self> {
+    pub fn of(object: &Bound<'py, PyAny>, access: Access, asked: AskedType) -> PyResult<Self> {
         if let Ok(array) = object.cast_exact::<Array>() {
-            return Ok(array.get().operand());
+            return array.get().operand(asked);
         }
         // Before tensors, which have no buffer, so that nobody looks for torch in vain.
         // SAFETY: a live object, and this thread holds the interpreter.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0
-            && let Some(operand) = buffer::operand(object, access)?
+            && let Some(operand) = buffer::operand(object, access, asked)?
         {
             return Ok(operand);
         }
-        if let Some(tensor) = tensor::operand(object, access)? {
+        if let Ok(part) = object.cast_exact::<Part>() {
+            return part.get().operand(object.py(), access, asked);
+        }
+        if let Some(tensor) = tensor::operand(object, access, asked)? {
             return Ok(tensor);
         }
-        if let Some(operand) = interface::operand(object, access)? {
+        if let Some(operand) = interface::operand(object, access, asked)? {
             return Ok(operand);
         }
-        dlpack::operand(object, access)?.ok_or_else(|| {
-            PyTypeError::new_err(format!(
-                "cannot take a {}: expected an array of NumPy, a tensor, a shmccl.Array, or an object of the buffer \
-                 protocol or DLPack",
-                object.get_type()
-            ))
+        if let Some(operand) = dlpack::operand(object, access, asked)? {
+            return Ok(operand);
+        }
+        Err(no_operand(object)?)
+    }
+
+    /// Finds the bytes of `object` whatever they are, for calls that only move them.
+    ///
+    /// # Errors
+    /// Those of [`Operand::of`] but for unknown types.
+    pub fn of_any(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Self> {
+        Self::of(object, access, None).or_else(|error| {
+            match error.is_instance_of::<PyTypeError>(object.py()) {
+                true => Self::of(object, access, Some(Dtype::bytes())),
+                false => Err(error),
+            }
         })
     }
 
     /// Makes the operand of `len` bytes at `address`, which an object keeps that outlives it.
     pub fn new(address: usize, len: usize, dtype: &'static Dtype) -> Self {
         Self { address, len, dtype, _buffer: None, _capsule: None }
-    }
-
-    /// Takes the bytes for elements of `dtype`.
-    ///
-    /// # Errors
-    /// `ValueError` where they are not whole elements.
-    pub fn reinterpreted(mut self, dtype: Option<&'static Dtype>) -> PyResult<Self> {
-        if let Some(dtype) = dtype {
-            if !self.len.is_multiple_of(dtype.size) {
-                return Err(PyValueError::new_err(format!(
-                    "{} bytes are no whole number of elements of {}, which take {}",
-                    self.len, dtype.name, dtype.size
-                )));
-            }
-            self.dtype = dtype;
-        }
-        Ok(self)
     }
 
     /// Returns where the bytes are, for calls.
@@ -163,6 +168,15 @@ impl Bytes {
         })
     }
 
+    /// Returns these bytes, to be read at once.
+    ///
+    /// # Safety
+    /// They are there for `'a`, and nothing of this process writes them meanwhile.
+    unsafe fn lent<'a>(self) -> &'a [u8] {
+        // SAFETY: the caller's promise; an empty slice needs any address but zero.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+
     fn start(self) -> *mut u8 {
         if self.len == 0 {
             std::ptr::dangling_mut()
@@ -172,7 +186,70 @@ impl Bytes {
     }
 }
 
+/// Returns the type of `len` bytes: the one that is asked, or their `own`.
+///
+/// # Errors
+/// `ValueError` where they are no whole elements of the one asked; those of `own`.
+#[inline]
+pub fn typed(
+    len: usize,
+    asked: AskedType,
+    own: impl FnOnce() -> PyResult<&'static Dtype>,
+) -> PyResult<&'static Dtype> {
+    let Some(dtype) = asked else { return own() };
+    if len.is_multiple_of(dtype.size) {
+        return Ok(dtype);
+    }
+    let (name, size) = (dtype.name, dtype.size);
+    Err(PyValueError::new_err(format!(
+        "{len} bytes are no whole number of elements of {name}, which take {size}; dtype=\"uint8\" takes any number"
+    )))
+}
+
+/// Returns whether elements of `size` lie in C's order without gaps, where `strides` counts in the
+/// unit of `size`.
+#[inline]
+fn lies_in_order(shape: &[i64], strides: &[i64], size: i64) -> bool {
+    let mut expected = size;
+    let is_next = |(&extent, &stride): (&i64, &i64)| {
+        let is_next = extent <= 1 || stride == expected;
+        expected = expected.saturating_mul(extent.max(1));
+        is_next
+    };
+    shape.len() == strides.len() && (shape.contains(&0) || shape.iter().zip(strides).rev().all(is_next))
+}
+
+/// Returns the bytes of elements of `bits` each; `None` for more than there can be.
+#[inline]
+fn len_of(shape: &[i64], bits: u64) -> Option<usize> {
+    let mut extents = shape.iter().map(|&extent| u64::try_from(extent).ok());
+    let count = extents.try_fold(1_u64, |count, extent| count.checked_mul(extent?))?;
+    usize::try_from(count.checked_mul(bits)?.div_ceil(8)).ok()
+}
+
+/// The error for elements that are addresses: they mean nothing elsewhere.
+#[cold]
+fn addresses() -> PyErr {
+    PyTypeError::new_err(
+        "cannot take elements that are Python objects or addresses; pickle them, and pass the bytes",
+    )
+}
+
+/// The error for an object without bytes that can be found.
+#[cold]
+fn no_operand(object: &Bound<'_, PyAny>) -> PyResult<PyErr> {
+    if object.hasattr("__cuda_array_interface__")? {
+        return Ok(dlpack::elsewhere("an array"));
+    }
+    Ok(PyTypeError::new_err(format!(
+        "cannot take a {}: expected an array of NumPy, a tensor, a shmccl.Array, or an object of the buffer \
+         protocol or DLPack; numpy.asarray(x) makes an array of numbers in lists",
+        object.get_type()
+    )))
+}
+
 /// The error for an object of which bytes lie in several pieces. `copy` puts them in order.
+#[cold]
 fn scattered(kind: &str, copy: &str, access: Access) -> PyErr {
     PyValueError::new_err(match access {
         Access::Read => format!("{kind} must be contiguous, in C's order; {copy}"),
@@ -184,6 +261,7 @@ fn scattered(kind: &str, copy: &str, access: Access) -> PyErr {
 }
 
 /// The error for an object that may not be written.
+#[cold]
 fn read_only() -> PyErr {
     PyValueError::new_err("the output is read-only; pass one that can be written")
 }

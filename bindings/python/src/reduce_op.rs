@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use shmccl::reduce::{DataType, ReduceOp, Scalar};
+use shmccl::reduce::{DataType, F8E4M3, F8E5M2, ReduceOp, Scalar};
 
 /// Multiplies each rank's input by a factor of that rank, then adds: `op=PreMulSum(0.5)`.
 #[pyclass(frozen, module = "shmccl", name = "PreMulSum")]
@@ -59,27 +59,37 @@ fn named(name: &str) -> PyResult<ReduceOp> {
     })
 }
 
-/// Returns the operator that multiplies by `factor` first.
+/// Returns the operator that multiplies by `factor` first. Of complex types it is a real number.
 fn scaled(factor: f64, data_type: DataType) -> PyResult<ReduceOp> {
-    let scalar = match data_type {
+    let scalar = match data_type.real_type() {
         DataType::F32 => Scalar::new(factor as f32),
         DataType::F64 => Scalar::new(factor),
         DataType::F16 => Scalar::new(half::f16::from_f64(factor)),
         DataType::Bf16 => Scalar::new(half::bf16::from_f64(factor)),
-        DataType::I32 => Scalar::new(whole(factor)? as i32),
-        DataType::I64 => Scalar::new(whole(factor)?),
+        DataType::F8E4M3 => Scalar::new(F8E4M3::from_f32(factor as f32)),
+        DataType::F8E5M2 => Scalar::new(F8E5M2::from_f32(factor as f32)),
+        DataType::I8 => Scalar::new(whole::<i8>(factor, data_type)?),
+        DataType::U8 => Scalar::new(whole::<u8>(factor, data_type)?),
+        DataType::I16 => Scalar::new(whole::<i16>(factor, data_type)?),
+        DataType::U16 => Scalar::new(whole::<u16>(factor, data_type)?),
+        DataType::I32 => Scalar::new(whole::<i32>(factor, data_type)?),
+        DataType::U32 => Scalar::new(whole::<u32>(factor, data_type)?),
+        DataType::I64 => Scalar::new(whole::<i64>(factor, data_type)?),
+        DataType::U64 => Scalar::new(whole::<u64>(factor, data_type)?),
         other => {
-            return Err(PyValueError::new_err(format!(
-                "PreMulSum takes floats, int32 and int64, not {other}"
-            )));
+            return Err(PyValueError::new_err(format!("PreMulSum takes numbers, not {other}; use \"sum\"")));
         }
     };
     Ok(ReduceOp::PreMulSum(scalar))
 }
 
-fn whole(factor: f64) -> PyResult<i64> {
-    if factor.fract() == 0.0 {
-        return Ok(factor as i64);
-    }
-    Err(PyValueError::new_err(format!("PreMulSum of integers takes a whole factor, not {factor}")))
+/// Returns the factor as a whole number of the type.
+fn whole<T: TryFrom<i128>>(factor: f64, data_type: DataType) -> PyResult<T> {
+    // A cast saturates, which is out of range as well.
+    let number = Some(factor as i128).filter(|_| factor.fract() == 0.0);
+    number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "PreMulSum of {data_type} takes a whole factor of its range, not {factor}"
+        ))
+    })
 }

@@ -15,6 +15,10 @@ def sum_of_ranks(comm, factor=1):
     return float(comm.all_reduce(np.array([comm.rank * factor], dtype="float64"))[0])
 
 
+def puts_its_rank(comm, queue):
+    queue.put(comm.rank)
+
+
 def fails_on_rank_1(comm):
     if comm.rank == 1:
         raise ValueError("no such luck")

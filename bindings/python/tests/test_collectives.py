@@ -108,6 +108,81 @@ def test_calls_in_place_use_this_ranks_block_of_the_longer_array():
     on_ranks(body)
 
 
+def test_whether_a_call_is_in_place_is_told_by_lengths_too_and_alike_on_all_ranks():
+    def body(comm):
+        def calls(x, heap):
+            yield "4 elements, expected 8", lambda: comm.all_gather(x, out=x)
+            yield "4 elements, expected 8", lambda: comm.all_gather(x, out=x.reshape(2, 2))
+            yield "4 elements, expected 2", lambda: comm.reduce_scatter(x, out=x)
+            yield "3 elements, expected 2", lambda: comm.reduce_scatter(x, out=x[:3])
+            yield "2 elements, expected 4", lambda: comm.all_gather(x[:2], out=x[1:3])
+            yield "input has 3 elements, expected a multiple of the 2", lambda: comm.reduce_scatter(x[:3], out=x[:1])
+            yield "2 elements, expected 4", lambda: comm.all_reduce(x, out=x[:2])
+            yield "4 elements, expected 2", lambda: comm.all_to_all(x[:2], out=x)
+            yield "lie apart", lambda: comm.all_to_all(x[:2], out=x[1:3])
+            yield "lie apart", lambda: comm.all_to_all_v(x, [1, 3], x, [2, 2])
+            yield "lie apart", lambda: comm.all_to_all_v(x, [2, 2], x, [2, 2], sent_at=[2, 0])
+            yield "lie apart", lambda: comm.all_gather(x[2 - 2 * comm.rank :][:2], out=x)
+            yield "4 elements, expected 8", lambda: comm.all_gather(heap, out=heap)
+            yield "4 elements, expected 2", lambda: comm.reduce_scatter(heap.numpy(), out=heap)
+            yield "8 elements, expected 16", lambda: comm.all_gather(x, out=x, dtype="float32")
+
+        heap = comm.zeros(4)
+        for x in np.arange(4.0) + comm.rank, np.asarray(heap):
+            before = x.copy()
+            for told, call in calls(x, heap):
+                with pytest.raises(ValueError, match=told):
+                    call()
+                with pytest.raises(ValueError, match=told), comm.group():
+                    call()
+            assert (x == before).all()
+            if comm.rank == 0:
+                with pytest.raises(ValueError, match="4 elements, expected 8"):
+                    comm.gather(x, 0, out=x)
+                with pytest.raises(ValueError, match="4 elements, expected 2"):
+                    comm.scatter(x, 0, out=x)
+            # Nothing has begun.
+            comm.all_to_all_v(x, [2, 2], x, [2, 2])
+            assert comm.all_gather(x[2 * comm.rank :][:2], out=x) is x
+
+    on_ranks(body, 2)
+
+
+def test_any_tag_is_received_from_any_rank():
+    def body(comm):
+        if comm.rank == 0:
+            got = {comm.recv_any(np.zeros(1), tag=None) for _ in range(2)}
+            assert got == {1, 2}
+        else:
+            comm.send(np.ones(1), 0, tag=comm.rank + 70)
+        comm.barrier()
+        assert comm.rank != 0 or comm.recv_any(np.zeros(1, "int8"), tag=None) == 1
+        if comm.rank == 1:
+            comm.send(np.zeros(1, "int8"), 0, tag=4294967295)
+
+    on_ranks(body)
+
+
+def test_numbers_that_are_none_are_refused_by_name():
+    comm = shmccl.init_all(1)[0]
+    for told, call in [
+        ("shape -1 is none", lambda: comm.zeros(-1)),
+        (r"shape \(3, -2\) is none", lambda: comm.empty((3, -2))),
+        ("color -1 is none", lambda: comm.split(-1)),
+        ("a list of .-1. of elements", lambda: comm.all_to_all_v(np.ones(1), [-1], np.ones(1), [1])),
+        ("a list of .-1. of elements", lambda: comm.all_to_all_v(np.ones(1), [1], np.ones(1), [1], sent_at=[-1])),
+        ("a count of -1", lambda: comm.start_proxy(print, -1)),
+        ("step -1 is none", lambda: comm.recover(-1)),
+        ("heap= takes", lambda: shmccl.init_all(1, heap=-1)),
+        ("heap= takes", lambda: shmccl.init_all(1, heap=True)),
+    ]:
+        with pytest.raises(ValueError, match=told):
+            call()
+    for shape in "3", 2.5, None, [1.5]:
+        with pytest.raises(TypeError):
+            comm.zeros(shape)
+
+
 def test_blocks_of_different_lengths():
     def body(comm):
         rank, n = comm.rank, comm.size
@@ -160,7 +235,7 @@ def test_wrong_arguments_name_the_remedy_and_leave_the_job_as_it_was():
             (lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "ascontiguousarray"),
             (lambda: comm.recv(np.zeros((4, 4))[:, 1], 0), "pass one that is, and copy from it"),
             (lambda: comm.broadcast(LentByDlpack(np.zeros((4, 4))[:, 1])), "pass one that is, and copy from it"),
-            (lambda: comm.all_reduce(np.array([None, 1])), 'elements of format "O"'),
+            (lambda: comm.all_reduce(np.array([None, 1])), 'pickle them'),
             (lambda: comm.all_reduce(b"read only", out=b"read only"), "read-only"),
             (lambda: comm.all_reduce(np.zeros(2), "median"), "expected sum"),
             (lambda: comm.all_reduce(np.zeros(2), out=np.zeros(3)), "elements received is 3"),

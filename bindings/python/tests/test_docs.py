@@ -1,4 +1,4 @@
-"""Runs each program of docs/python.md."""
+"""Runs each program of docs/python.md and of the package's README, and holds what it prints against it."""
 
 import importlib.util
 import pathlib
@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-MANUAL = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", MANUAL.read_text(), re.MULTILINE | re.DOTALL)
+ROOT = pathlib.Path(__file__).parents[3]
+TEXTS = [(ROOT / name).read_text() for name in ("docs/python.md", "bindings/python/README.md")]
+PROGRAMS = [text for page in TEXTS for text in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
 
 
 def test_the_manual_has_programs():
@@ -34,3 +35,5 @@ def test_a_program_of_the_manual_runs(text, tmp_path):
         command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
+    promised = re.findall(r"^ *print\(.*\) +# (\[.*\])$", text, re.MULTILINE)
+    assert [line for line in done.stdout.splitlines() if line in promised] == promised

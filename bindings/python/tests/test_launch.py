@@ -1,5 +1,6 @@
 """Ranks that `launch` starts, and processes that other launchers have started."""
 
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -270,3 +272,136 @@ else:
 def test_a_forked_child_ends_though_a_thread_of_its_parent_was_in_a_call():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "5\n", done.stderr
+
+
+def run_program(text, tmp_path, *options, name="program.py"):
+    """Runs a program from a file, or with `-` from standard input; what it has printed."""
+    command, given = [sys.executable, *options], text if "-" in options else None
+    if given is None and "-m" not in options:
+        (tmp_path / name).write_text(text)
+        command.append(name)
+    done = subprocess.run(command, input=given, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    return done.stdout.splitlines(), done.stderr
+
+
+NOTEBOOK = """
+import functools, shmccl
+class Scale:
+    def __init__(self, by):
+        self.by = by
+    def __call__(self, comm):
+        return comm.rank * self.by
+def main(comm, scale=None):
+    return scale(comm) if scale else comm.rank
+if __name__ == "__main__":
+    print(shmccl.launch(main, 2))
+    print(shmccl.launch(main, 2, Scale(3)))
+    print(shmccl.launch(functools.partial(main, scale=Scale(4)), 2))
+    print(shmccl.launch(Scale(5), 2))
+    print(shmccl.launch(lambda comm: Scale(comm.rank), 2)[1].by)
+    try:
+        shmccl.launch(main, 2, start="spawn")
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_a_program_that_is_no_file_starts_ranks_as_copies_of_itself(tmp_path):
+    for options in (["-"], ["-c", NOTEBOOK]):
+        if options[0] == "-c":
+            done = subprocess.run([sys.executable, *options], capture_output=True, text=True, timeout=60)
+            printed, error = done.stdout.splitlines(), done.stderr
+        else:
+            printed, error = run_program(NOTEBOOK, tmp_path, *options)
+        results = [line for line in printed if line.startswith("[")]
+        assert results == ["[0, 1]", "[0, 3]", "[0, 4]", "[0, 5]"], error
+        assert "1" in printed and 'start="fork"' in printed[-1] and len(error) == 0
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_what_fresh_processes_would_not_find_is_told_before_one_starts(start):
+    module = types.ModuleType("made_by_hand")
+    exec("def main(comm): return comm.rank", module.__dict__)
+    sys.modules["made_by_hand"] = module
+    for work in (lambda comm: 0), module.main:
+        with pytest.raises(ValueError, match=f'start="{start}" begins fresh processes, but .* or pass start="fork"$'):
+            shmccl.launch(work, 2, start=start)
+        # The remedy, and what happens by itself.
+        assert shmccl.launch(work, 2, start="fork") == shmccl.launch(work, 2)
+
+
+def test_a_file_starts_fresh_processes_for_what_these_find_in_it(tmp_path):
+    text = """
+import os, shmccl
+def method(comm):
+    return os.environ.get("SEEN_AT_IMPORT")
+def twice(comm, f):
+    return f(comm)
+class Kept: pass
+def kept(comm):
+    own = Kept()
+    own.rank = comm.rank
+    return own
+if 1:
+    def within(comm): return comm.rank + 10
+os.environ["SEEN_AT_IMPORT"] = "main" if __name__ == "__main__" else "fresh"
+if __name__ == "__main__":
+    def below(comm): return method(comm)
+    def twice(comm, f): return 2 * f(comm)
+    print(shmccl.launch(method, 2), shmccl.launch(within, 2), shmccl.launch(below, 2))
+    print(shmccl.launch(twice, 2, within))
+    print([shmccl.launch(kept, 2, start=start)[1].rank for start in ("spawn", "forkserver", "fork")])
+"""
+    printed, error = run_program(text, tmp_path)
+    assert printed == ["['fresh', 'fresh'] [10, 11] ['main', 'main']", "[20, 22]", "[1, 1, 1]"], error
+
+
+def test_packages_and_modules_start_ranks_like_files(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    text = "import shmccl\ndef main(comm): return comm.rank\nif __name__ == '__main__': print(shmccl.launch(main, 2))\n"
+    for name in ("__init__.py", "__main__.py", "program.py"):
+        (package / name).write_text("" if name == "__init__.py" else text)
+    for options in (["-m", "package"], ["-m", "package.program"]):
+        assert run_program("", tmp_path, *options)[0] == ["[0, 1]"]
+
+
+def test_what_fails_before_the_programs_own_code_is_told_with_its_text(tmp_path):
+    guarded = "import shmccl\n{}\ndef main(comm): return comm.rank\nif __name__ == '__main__':\n    shmccl.launch(main, 2)\n"
+    for text, told in [
+        (guarded.format("if __name__ != '__main__': import no_such_module"), "raised ModuleNotFoundError: No module named"),
+        (guarded.format("if __name__ != '__main__': raise SystemExit(7)"), "raised SystemExit: 7"),
+        ("import shmccl\ndef main(comm): return comm.rank\nshmccl.launch(main, 2)\n", "put the call under if __name__"),
+    ]:
+        _, error = run_program(text, tmp_path)
+        last = [line for line in error.splitlines() if "DeviceFailed" in line]
+        assert last and told in last[0], error
+        assert "before its work was done" not in error
+
+
+def test_locks_and_queues_go_along_with_fresh_processes():
+    queue = multiprocessing.get_context("spawn").SimpleQueue()
+    assert shmccl.launch(ranks.puts_its_rank, 2, queue, start="spawn") == [None, None]
+    assert sorted([queue.get(), queue.get()]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"heap": True}, "heap= takes"),
+        ({"heap": -1}, "heap= takes"),
+        ({"heap": 2.5}, "is no number of bytes"),
+        ({"heap": None}, "is no number of bytes"),
+        ({"timeout": True}, "timeout= takes seconds"),
+        ({"timeout": 0}, "timeout= takes seconds"),
+        ({"timeout": float("nan")}, "timeout= takes seconds"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_by_name(settings, told):
+    with pytest.raises(ValueError, match=told):
+        shmccl.launch(ranks.sum_of_ranks, 2, 2, **settings)
+    if "heap" in settings and settings["heap"] is not None:
+        with pytest.raises(ValueError, match=told):
+            shmccl.init(rank=0, size=1, **settings)
+    with pytest.raises((TypeError, ValueError), match="ranks, not"):
+        shmccl.launch(ranks.sum_of_ranks, True, 2)

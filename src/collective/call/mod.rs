@@ -22,7 +22,8 @@ pub(crate) use buffers::{Input, Output, part, part_mut, shifted};
 pub use operation::Operation;
 pub use request::Request;
 pub use signature::{CallMismatch, CallSignature};
-pub use status::{MessageStatus, StatusHandle};
+pub(crate) use status::Receipt;
+pub use status::{MessageSelector, MessageStatus, StatusHandle};
 
 /// Some elements of a buffer: where the first is, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +52,8 @@ pub struct Call<'a> {
     pub(crate) root: usize,
     /// The tag of a message; 0 where there is none.
     pub(crate) tag: u32,
-    /// Where the status of a message from any member is left.
-    pub(crate) status: Option<StatusHandle>,
+    /// Which messages a receive from any member takes, and where it leaves the status.
+    pub(crate) receipt: Option<Box<Receipt>>,
     /// How elements are combined, where they are.
     pub(crate) reducer: Option<Reducer>,
     /// Where blocks are whose lengths differ; `count` says nothing then.
@@ -72,7 +73,7 @@ impl<'a> Call<'a> {
 impl Call<'_> {
     /// Returns the call without buffers, layout and operator.
     pub(crate) fn bare(&self) -> Call<'static> {
-        Call { status: None, layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
+        Call { receipt: None, layout: None, reducer: None, input: Input::None, output: Output::None, ..*self }
     }
 
     /// Refuses what cannot be done in `choice`.
@@ -152,9 +153,10 @@ impl Call<'_> {
     pub(crate) fn signature(&self) -> CallSignature {
         let root = u8::try_from(self.root).expect("there are at most 256 members");
         let signature = CallSignature::new(self.operation).of(self.count, self.data_type).rooted(root);
-        match &self.reducer {
-            Some(reducer) => signature.by(reducer.code()),
-            None => signature.tagged(self.tag),
+        match (&self.reducer, &self.receipt) {
+            (Some(reducer), _) => signature.by(reducer.code()),
+            (None, Some(receipt)) if receipt.has_any_tag => signature.of_any_tag(),
+            _ => signature.tagged(self.tag),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A request of the program, before anything of it is checked.
 
-use super::{BlockLayout, Call, Input, Operation, Output, StatusHandle};
+use super::{BlockLayout, Call, Input, Operation, Output, Receipt};
 use crate::error::{Error, Result};
 use crate::heap::Region;
 use crate::rank::Rank;
@@ -17,8 +17,8 @@ pub struct Request<'a, 'o> {
     pub(crate) root: usize,
     /// The tag of a message; 0 where there is none.
     pub(crate) tag: u32,
-    /// Where the status of a message from any member is left.
-    pub(crate) status: Option<StatusHandle>,
+    /// Which messages a receive from any member takes, and where it leaves the status.
+    pub(crate) receipt: Option<Box<Receipt>>,
     /// The operator of a call that reduces.
     pub(crate) op: Option<&'o ReduceOp>,
     /// Where blocks lie whose lengths differ.
@@ -35,7 +35,7 @@ impl<'a> Request<'a, '_> {
     /// part; [`Error::UnsupportedOperator`].
     #[inline]
     pub(crate) fn check(self, rank: Rank, n_ranks: u32) -> Result<Call<'a>> {
-        let Self { operation, data_type, count, root, tag, status, op, layout, input, output } = self;
+        let Self { operation, data_type, count, root, tag, receipt, op, layout, input, output } = self;
         // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs
         // as much as the rest.
         let reducer = match op {
@@ -48,7 +48,7 @@ impl<'a> Request<'a, '_> {
             let sent = Region::new(input, sent.saturating_mul(block));
             check_overlap(rank, block, sent, Region::new(output, received.saturating_mul(block)))?;
         }
-        Ok(Call { operation, data_type, count, root, tag, status, reducer, layout, input, output })
+        Ok(Call { operation, data_type, count, root, tag, receipt, reducer, layout, input, output })
     }
 }
 

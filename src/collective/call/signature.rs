@@ -35,6 +35,10 @@ impl CallSignature {
     /// Marks the first call of a job in the word of the count, where it is never posted.
     const FIRST: u64 = 1 << 63;
 
+    /// Marks a receive that takes messages of any tag, in the word of the count, where it is never
+    /// posted.
+    const ANY_TAG: u64 = 1 << 62;
+
     /// No call at all.
     pub(crate) const NONE: Self = Self { head: 0, count: 0 };
 
@@ -100,6 +104,31 @@ impl CallSignature {
         self.by(tag)
     }
 
+    /// Says that it receives messages of any tag.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn of_any_tag(mut self) -> Self {
+        self.count |= Self::ANY_TAG;
+        self
+    }
+
+    /// Returns whether it receives messages of any tag.
+    #[inline]
+    pub(crate) const fn has_any_tag(self) -> bool {
+        self.count & Self::ANY_TAG != 0
+    }
+
+    /// Returns the receive of a message that was sent like `sent`, which has a tag.
+    #[inline]
+    #[must_use]
+    pub(crate) const fn told(self, sent: Self) -> Self {
+        if !self.has_any_tag() {
+            return self;
+        }
+        let head = self.head & 0xffff_ffff | sent.head & !0xffff_ffff;
+        Self { head, count: self.count & !Self::ANY_TAG }
+    }
+
     /// Says that the caller has made this `choice`.
     #[must_use]
     #[inline]
@@ -131,7 +160,8 @@ impl CallSignature {
     /// and tag; if it does not [answer](Self::answers) that message, one of the two is wrong.
     #[inline]
     pub(crate) const fn receives(self, sent: Self) -> bool {
-        (self.sent_for() ^ sent.head) & Self::KIND == 0
+        let kind = if self.has_any_tag() { 0xff } else { Self::KIND };
+        (self.sent_for() ^ sent.head) & kind == 0
     }
 
     /// Returns whether receives of other tags pass over what was sent like this.
@@ -157,7 +187,7 @@ impl CallSignature {
     /// Returns the words that are posted.
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {
-        [self.head, self.count]
+        [self.head, self.count & !Self::ANY_TAG]
     }
 
     #[inline]
@@ -288,7 +318,9 @@ impl fmt::Display for CallSignature {
             let preposition = if operation == Operation::Send { "to" } else { "from" };
             write!(f, " {preposition} rank {peer}")?;
         }
-        if let Some(tag) = self.tag().filter(|&tag| tag != 0 || self.peer().is_none()) {
+        if self.has_any_tag() {
+            write!(f, " with any tag")?;
+        } else if let Some(tag) = self.tag().filter(|&tag| tag != 0 || self.peer().is_none()) {
             write!(f, " with tag {tag}")?;
         }
         match self.choice() {

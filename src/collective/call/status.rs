@@ -26,6 +26,25 @@ impl MessageStatus {
     }
 }
 
+/// Which messages a receive takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageSelector {
+    /// The rank that has sent them; `None` for any other rank.
+    pub source: Option<Rank>,
+    /// Their tag; `None` for any.
+    pub tag: Option<u32>,
+}
+
+/// Which messages a receive takes, besides those of its tag, and where it tells of the one taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Receipt {
+    pub(crate) status: StatusHandle,
+    /// The member that has sent it; `None` for any other.
+    pub(crate) source: Option<usize>,
+    /// Whether it may have any tag.
+    pub(crate) has_any_tag: bool,
+}
+
 /// Where a receive from any rank leaves its [`MessageStatus`]: see
 /// [`Collectives::recv_any_into`](crate::Collectives::recv_any_into). Clones share it.
 #[derive(Clone, Debug, Default)]

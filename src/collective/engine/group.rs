@@ -198,8 +198,8 @@ impl<'a> GroupMessages<'a> {
     fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
         let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
         for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
-            messages.statuses.extend(call.status.take());
             messages.ends.push(MessageEnd::of(call)?);
+            messages.statuses.extend(call.receipt.take().map(|receipt| receipt.status));
         }
         share.calls.retain(|call| !call.operation.has_peer());
         messages.pair_own(share.engine.members.me())?;
@@ -318,15 +318,15 @@ pub(super) fn messages<'a>(
     calls: &mut [Call<'a>],
 ) -> Result<Vec<(MessageEnd<'a>, Option<StatusHandle>)>> {
     let members = &engine.members;
-    let statuses: Vec<_> = calls.iter_mut().filter_map(|call| call.status.take()).collect();
     let mut ends = calls.iter_mut().map(MessageEnd::of).collect::<Result<Vec<_>>>()?;
+    let statuses: Vec<_> = calls.iter_mut().filter_map(|call| call.receipt.take()).collect();
     for (sent, mut received) in pair(ends.extract_if(.., |end| end.state.peer == members.me()))? {
         members.board.or_revoke(sent.copy_to(members, &mut received))?;
     }
     let mut statuses = statuses.into_iter();
     let mut with_status = |end: MessageEnd<'a>| {
         let is_from_any = end.state.operation == Operation::RecvAny;
-        (end, if is_from_any { statuses.next() } else { None })
+        (end, if is_from_any { statuses.next().map(|receipt| receipt.status) } else { None })
     };
     Ok(ends.into_iter().map(&mut with_status).collect())
 }

@@ -265,8 +265,8 @@ impl Engine {
         let mut messages = [MessageEnd::of(call)?];
         let done = progress::run(&mut [self.batch(kind, &mut messages, &[])?]);
         self.members.board.or_revoke(done)?;
-        if let Some(status) = &call.status {
-            status.set(messages[0].status(&self.members)?);
+        if let Some(receipt) = &call.receipt {
+            receipt.status.set(messages[0].status(&self.members)?);
         }
         Ok(())
     }

@@ -113,7 +113,10 @@ impl<'a> MessageEnd<'a> {
             }
             _ => MessageContents::Sent(std::mem::replace(&mut call.input, Input::None)),
         };
-        let peer = if call.operation == Operation::RecvAny { ANY_SOURCE } else { call.root };
+        let peer = match &call.receipt {
+            Some(receipt) => receipt.source.unwrap_or(ANY_SOURCE),
+            None => call.root,
+        };
         Ok(Self::new(call.operation, call.signature(), peer, call.block_len()?, contents))
     }
 
@@ -199,7 +202,7 @@ impl<'a> MessageEnd<'a> {
     /// that are not allocated.
     fn take(&mut self, members: &Members, message: &UnexpectedMessage) -> Result<()> {
         let Self { state, contents } = self;
-        state.peer = message.state.peer;
+        (state.peer, state.signature) = (message.state.peer, state.signature.told(message.sent));
         if !state.signature.answers(message.sent) {
             return Err(members.board.report_mismatch(state.peer, state.signature, message.sent));
         }

@@ -3,8 +3,8 @@
 //!
 //! A pass looks at the first message of each queue that is not done. So its duration depends on how
 //! many queues there are, and not on how many messages a group has. Once a message comes that is
-//! not for the first receive of its queue, receives are found by [matching](super::matching); so
-//! are those from any member, which have a queue of their own.
+//! not for the first receive of its queue, receives are found by [matching](super::matching). So
+//! are those of any tag, and those from any member, which have a queue of their own.
 
 use arrayvec::ArrayVec;
 
@@ -76,7 +76,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
                 message.state.peer = self.members.only_other().unwrap_or(ANY_SOURCE);
             }
             let peer = if message.state.peer == ANY_SOURCE { me } else { message.state.peer };
-            is_from_any |= peer == me;
+            is_from_any |= peer == me || message.state.signature.has_any_tag();
             let number = numbers.number(2 * peer + usize::from(message.is_sent()), lasts.len());
             if let Some(last) = lasts.get_mut(number) {
                 self.behind.resize(end, end);
@@ -288,6 +288,7 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
             (from.is_passed_over, from.is_stalled) = (has_room, !has_room);
             return Ok(None);
         };
+        messages[at].state.signature = messages[at].state.signature.told(sent);
         if messages[at].state.peer != source {
             messages[at].state.peer = source;
             unexpected.next_source = source + 1;

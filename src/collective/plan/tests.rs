@@ -30,8 +30,8 @@ fn call(len: u64, data_type: DataType) -> Call<'static> {
     let reducer = Some(Reducer::new(data_type, &ReduceOp::Sum, 2).unwrap());
     let (input, output) = (Input::Heap(HeapOffset::new(0)), Output::Heap(HeapOffset::new(1 << 20)));
     let count = len / data_type.size() as u64;
-    let (operation, root, tag, status, layout) = (Operation::AllReduce, 0, 0, None, None);
-    Call { operation, data_type, count, root, tag, status, reducer, layout, input, output }
+    let (operation, root, tag, receipt, layout) = (Operation::AllReduce, 0, 0, None, None);
+    Call { operation, data_type, count, root, tag, receipt, reducer, layout, input, output }
 }
 
 fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {

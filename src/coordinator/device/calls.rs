@@ -100,7 +100,7 @@ fn execute_apart(
             count: call.count,
             root: call.root as usize * usize::from(operation.has_root()),
             tag: 0,
-            status: None,
+            receipt: None,
             op: operation.reduces().then_some(&op),
             layout: None,
             input: if has_input { input.input(sent.len) } else { Input::None },

@@ -44,6 +44,7 @@ int main(void) {
     config.size = 3;
     FAILS(shmcclInvalidArgument, "SHMCCL_CONFIG_INITIALIZER", shmcclCommInitRankConfig(&other, 1, id, 0, &config));
     FAILS(shmcclInvalidArgument, "n_ranks is 0", shmcclCommInitAll(&other, 0));
+    FAILS(shmcclInvalidArgument, "n_ranks is 100000, expected from 1 to 256", shmcclCommInitAll(&other, 100000));
     FAILS(shmcclInvalidArgument, "comms is a null pointer", shmcclCommInitAll(NULL, 1));
 
     /* Calls. */
@@ -55,6 +56,11 @@ int main(void) {
     FAILS(shmcclInvalidArgument, "op is 77", shmcclAllReduce(x, y, 1, shmcclFloat32, (shmcclRedOp_t)77, comm, NULL));
     FAILS(shmcclUnsupported, "operator band is not defined on float; use sum, prod",
           shmcclAllReduce(x, y, 1, shmcclFloat32, shmcclBitAnd, comm, NULL));
+    /* In place is the same buffer, or this rank's block; of another rank's, all are told. */
+    const int next = (rank + 1) % n;
+    FAILS(shmcclInvalidArgument, "overlap", shmcclAllGather(x + next, x, 1, shmcclFloat32, comm, NULL));
+    FAILS(shmcclInvalidArgument, "overlap", shmcclReduceScatter(x, x + next, 1, shmcclFloat32, shmcclSum, comm, NULL));
+    FAILS(shmcclInvalidArgument, "overlap", shmcclAlltoAll(x, x + 1, 1, shmcclFloat32, comm, NULL));
     FAILS(shmcclInvalidArgument, "overlap", shmcclAllReduce(x, x + 1, 2, shmcclFloat32, shmcclSum, comm, NULL));
     FAILS(shmcclInvalidArgument, "does not exist", shmcclBroadcast(x, y, 1, shmcclFloat32, n, comm, NULL));
     FAILS(shmcclInvalidArgument, "fit into memory", shmcclAllGather(x, y, (size_t)-1, shmcclFloat32, comm, NULL));
@@ -77,7 +83,7 @@ int main(void) {
     void *memory, *address;
     uint64_t offset;
     FAILS(shmcclInvalidArgument, "ptr is a null pointer", shmcclMemAlloc(comm, NULL, 1));
-    FAILS(shmcclOutOfMemory, "larger heap", shmcclMemAlloc(comm, &memory, (size_t)1 << 40));
+    FAILS(shmcclOutOfMemory, "larger heap (heapBytes of shmcclConfig_t", shmcclMemAlloc(comm, &memory, (size_t)1 << 40));
     EXPECT(memory == NULL);
     OK(shmcclMemAlloc(comm, &memory, 0));
     EXPECT(memory == NULL);

@@ -4,7 +4,7 @@
 
     def main(comm):
         total = comm.all_reduce(np.array([comm.rank + 1.0]))
-        return total[0]
+        return float(total[0])
 
     if __name__ == "__main__":
         print(shmccl.launch(main, 2))       # [3.0, 3.0]

@@ -14,6 +14,7 @@ import traceback
 from . import _core
 from ._errors import DeviceFailed, FailedElsewhere, PeerLost, Revoked
 from ._options import byte_count
+from ._start import Work, missing
 
 # How long ranks may take to end by themselves once one has failed, or after Ctrl-C.
 _GRACE = 1.5
@@ -24,9 +25,10 @@ _CONSEQUENCES = (PeerLost, Revoked, FailedElsewhere)
 def launch(fn, n, *args, heap="256M", timeout=60.0, start=None, pin=True, keep_going=False, **kwargs):
     """Runs `fn(comm, *args, **kwargs)` in `n` processes, and returns their results in the order of the ranks.
 
-    `start` is "spawn", "forkserver" or "fork", as in `multiprocessing`. By default, functions that can be imported are
-    started in fresh processes ("spawn"), and others, such as lambdas and those of a notebook, in copies of this one
-    ("fork"). A script that starts fresh processes calls `launch` under `if __name__ == "__main__":`.
+    `start` is "spawn", "forkserver" or "fork", as in `multiprocessing`. By default, ranks are fresh processes ("spawn")
+    where these find the function and all arguments by import. Otherwise they are copies of this one ("fork"): for
+    lambdas, for what was defined in a notebook or below `if __name__ == "__main__":`, for a program from standard input.
+    A script that starts fresh processes calls `launch` under `if __name__ == "__main__":`.
 
     `heap` is the length of each rank's heap, `timeout` the longest wait in seconds. With `pin`, each rank runs on cores
     of its own where there are enough.
@@ -41,32 +43,34 @@ def launch(fn, n, *args, heap="256M", timeout=60.0, start=None, pin=True, keep_g
         )
     if not callable(fn):
         raise TypeError(f"launch(fn, n) takes a function of a communicator first, not {fn!r}")
-    if not 1 <= operator.index(n) <= _core._MAX_RANKS:
+    if isinstance(n, bool) or not 1 <= operator.index(n) <= _core._MAX_RANKS:
         raise ValueError(f"launch() starts from one to {_core._MAX_RANKS} ranks, not {n}")
-    if not isinstance(timeout, numbers.Real) or not timeout > 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real) or not timeout > 0:
         raise ValueError(f"timeout= takes seconds, and not {timeout!r}")
-    method = start or ("spawn" if _is_importable(fn) else "fork")
-    context = multiprocessing.get_context(method)
-    id = str(_core.UniqueId(good_for=max(timeout, 60.0)))
     settings = {"heap": byte_count(heap), "timeout": timeout}
+    context = multiprocessing.get_context(_method(start, (fn, args, kwargs)))
+    work = Work((fn, args, kwargs))
+    id = str(_core.UniqueId(good_for=max(timeout, 60.0)))
     ranks = []
     try:
         for rank, cores in enumerate(_cores_of_ranks(n) if pin else [None] * n):
-            ranks.append(_Rank(context, rank, cores, (fn, args, kwargs, id, n, settings)))
+            ranks.append(_Rank(context, rank, cores, (work, id, n, settings)))
         return _outcomes(ranks, keep_going)
     finally:
         _end(ranks)
 
 
-def _is_importable(fn):
-    main = sys.modules.get("__main__")
-    if getattr(fn, "__module__", None) == "__main__" and not hasattr(main, "__file__"):
-        return False
-    try:
-        pickle.dumps(fn)
-    except Exception:
-        return False
-    return True
+def _method(start, work):
+    """Returns how processes start that are given `work`."""
+    if start == "fork":
+        return start
+    reason = missing(work)
+    if reason is None or start is None:
+        return start or ("fork" if reason else "spawn")
+    raise ValueError(
+        f'start="{start}" begins fresh processes, but {reason}: put it into a module or at the top of the program\'s file, '
+        'or pass start="fork"'
+    )
 
 
 def _cores_of_ranks(n):
@@ -89,7 +93,7 @@ class _Rank:
             # A process starts on the cores of the thread that starts it: what counts them at its start finds its own.
             if cores:
                 os.sched_setaffinity(0, cores)
-            self.process.start()
+            work[0].begin(self.process)
         finally:
             os.sched_setaffinity(0, all_cores)
             theirs.close()
@@ -168,11 +172,12 @@ def _end(ranks):
             rank.process.close()
 
 
-def _run(rank, pipe, parent, fn, args, kwargs, id, n, settings):
+def _run(rank, pipe, parent, work, id, n, settings):
     """What the process of a rank does."""
     if not _core.end_with_parent(parent):
         os._exit(1)
     try:
+        fn, args, kwargs = work.unpacked()
         comm = _core.Communicator.init_rank(n, _core.UniqueId(id), rank, **settings)
         try:
             result = fn(comm, *args, **kwargs)

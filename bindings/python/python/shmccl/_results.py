@@ -23,7 +23,9 @@ def like(x, change, size):
         import numpy
     except ImportError:
         raise TypeError("a result without NumPy needs out=") from None
-    model = x.numpy() if type(x).__module__ == "shmccl" else numpy.asarray(x)
+    # NumPy takes bytes for a string.
+    source = memoryview(x) if isinstance(x, bytes) else x
+    model = x.numpy() if type(x).__module__ == "shmccl" else numpy.asarray(source)
     if model is not x and model.dtype == object and hasattr(x, "__dlpack__"):
         # It lends its elements by DLPack only.
         model = numpy.from_dlpack(x)

@@ -2,19 +2,29 @@
 //! microseconds; NumPy and torch go other ways.
 
 use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyCapsuleMethods};
+use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 
-use super::{Access, Operand, scattered};
-use crate::dtype::Dtype;
+use super::{Access, AskedType, Operand, len_of, lies_in_order, read_only, scattered, typed};
+use crate::dtype::{COMPLEX, Dtype};
 
 /// `DLDeviceType` of ordinary memory.
 pub const CPU: i32 = 1;
 
 /// The name of a capsule that nobody has taken yet.
 pub const NAME: &CStr = c"dltensor";
+
+/// The name of a capsule that tells its version, and whether its memory may be written.
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// The version of DLPack that is asked for.
+const VERSION: (u32, u32) = (1, 0);
+
+/// `DLPACK_FLAG_BITMASK_READ_ONLY`.
+const READ_ONLY: u64 = 1;
 
 /// `DLTensor`, of DLPack before 1.0 and since.
 #[repr(C)]
@@ -52,7 +62,24 @@ pub struct Managed {
     pub deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: *const c_void,
+    flags: u64,
+    tensor: Tensor,
+}
+
 impl Tensor {
+    /// Returns whether an element has two parts.
+    #[inline]
+    pub fn is_complex(&self) -> bool {
+        self.code == COMPLEX
+    }
+
     /// Returns the bytes, which `kind` has and `copy` would put in order.
     ///
     /// # Errors
@@ -62,11 +89,15 @@ impl Tensor {
     /// # Safety
     /// It is as DLPack asks: shape and steps have `ndim` entries.
     #[inline]
-    pub unsafe fn operand<'py>(&self, kind: &str, copy: &str, access: Access) -> PyResult<Operand<'py>> {
+    pub unsafe fn operand<'py>(
+        &self,
+        (kind, copy): (&str, &str),
+        access: Access,
+        asked: AskedType,
+    ) -> PyResult<Operand<'py>> {
         if self.device_type != CPU {
             return Err(elsewhere(kind));
         }
-        let dtype = Dtype::of_dlpack(self.code, self.bits)?;
         let dimensions = usize::try_from(self.ndim).unwrap_or(0);
         let extents = |start: *mut i64| match dimensions {
             0 => &[][..],
@@ -74,43 +105,72 @@ impl Tensor {
             _ => unsafe { std::slice::from_raw_parts(start, dimensions) },
         };
         let shape = extents(self.shape);
-        if !self.strides.is_null() && !is_contiguous(shape, extents(self.strides)) {
+        if !self.strides.is_null() && !lies_in_order(shape, extents(self.strides), 1) {
             return Err(scattered(kind, copy, access));
         }
-        let count: i64 = shape.iter().product();
-        let len = usize::try_from(count).unwrap_or(0) * dtype.size;
+        let bits = u64::from(self.bits) * u64::from(self.lanes);
+        let len = len_of(shape, bits).ok_or_else(|| {
+            PyValueError::new_err(format!("{kind} of shape {shape:?} is longer than all memory"))
+        })?;
+        let dtype = typed(len, asked, || Dtype::of_dlpack(self.code, self.bits, self.lanes))?;
         let address = self.data.expose_provenance() + usize::try_from(self.byte_offset).unwrap_or(0);
         Ok(Operand::new(address, len, dtype))
     }
 }
 
 /// Returns the bytes of `object`, if it lends them by DLPack.
-pub fn operand<'py>(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Option<Operand<'py>>> {
+pub fn operand<'py>(
+    object: &Bound<'py, PyAny>,
+    access: Access,
+    asked: AskedType,
+) -> PyResult<Option<Operand<'py>>> {
     let Some(lend) = object.getattr_opt("__dlpack__")? else { return Ok(None) };
     let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
     if device != CPU {
         return Err(elsewhere("an array"));
     }
-    let lent = lend.call0()?;
-    let capsule = lent.cast::<PyCapsule>()?;
-    let managed = capsule.pointer_checked(Some(NAME))?.cast::<Managed>();
-    // SAFETY: a capsule of this name points to such a structure, and keeps it until it is dropped.
-    let operand = unsafe { managed.as_ref().tensor.operand("an array", "copy it first", access) }?;
+    let lent = lent_by(&lend)?;
+    let (tensor, flags) = tensor_of(lent.cast::<PyCapsule>()?)?;
+    if access == Access::Write && flags & READ_ONLY != 0 {
+        return Err(read_only());
+    }
+    // SAFETY: the capsule keeps such a structure until it is dropped.
+    let operand = unsafe { tensor.as_ref().operand(("an array", "copy it first"), access, asked) }?;
     Ok(Some(Operand { _capsule: Some(lent), ..operand }))
+}
+
+/// Asks for a capsule that tells its version; for any from objects that know none.
+fn lent_by<'py>(lend: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = lend.py();
+    let version = PyDict::new(py);
+    version.set_item("max_version", VERSION)?;
+    lend.call((), Some(&version)).or_else(|error| match error.is_instance_of::<PyTypeError>(py) {
+        true => lend.call0(),
+        false => Err(error),
+    })
+}
+
+/// Returns the tensor of a capsule, and its flags.
+fn tensor_of(capsule: &Bound<'_, PyCapsule>) -> PyResult<(NonNull<Tensor>, u64)> {
+    if capsule.name()?.is_none_or(|name| unsafe { name.as_cstr() } != VERSIONED) {
+        let managed = capsule.pointer_checked(Some(NAME))?.cast::<Managed>();
+        // SAFETY: a capsule of this name points to such a structure.
+        return Ok((NonNull::from(unsafe { &managed.as_ref().tensor }), 0));
+    }
+    let managed = capsule.pointer_checked(Some(VERSIONED))?.cast::<Versioned>();
+    // SAFETY: a capsule of this name points to such a structure; its version comes first whatever
+    // follows.
+    let managed = unsafe { managed.as_ref() };
+    if managed.major != VERSION.0 {
+        let (theirs, ours) = (managed.major, VERSION.0);
+        return Err(PyValueError::new_err(format!(
+            "an array lends by version {theirs} of DLPack, expected {ours}"
+        )));
+    }
+    Ok((NonNull::from(&managed.tensor), managed.flags))
 }
 
 /// The error for bytes that this process cannot read.
 pub fn elsewhere(kind: &str) -> PyErr {
     PyValueError::new_err(format!("{kind} is on another device; copy it to the CPU first"))
-}
-
-/// Returns whether elements lie in C's order.
-#[inline]
-fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
-    let mut expected = 1;
-    shape.iter().zip(strides).rev().all(|(&extent, &stride)| {
-        let is_next = extent <= 1 || stride == expected;
-        expected *= extent.max(1);
-        is_next
-    })
 }

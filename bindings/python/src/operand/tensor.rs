@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 
-use super::{Access, Operand, dlpack};
+use super::{Access, AskedType, Operand, dlpack};
 
 /// The attribute of a class that lends by C functions, and the name of its capsule.
 const EXCHANGE: (&str, &CStr) = ("__dlpack_c_exchange_api__", c"dlpack_exchange_api");
@@ -46,7 +46,11 @@ static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
 /// Returns the bytes of `object`, if it is a tensor of torch. Does not import torch.
 #[inline]
-pub fn operand<'py>(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Option<Operand<'py>>> {
+pub fn operand<'py>(
+    object: &Bound<'py, PyAny>,
+    access: Access,
+    asked: AskedType,
+) -> PyResult<Option<Operand<'py>>> {
     let py = object.py();
     let Some(torch) = TORCH.get(py).map_or_else(|| find_torch(py), |torch| Ok(Some(torch)))? else {
         return Ok(None);
@@ -54,7 +58,7 @@ pub fn operand<'py>(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Opti
     let tensor = torch.tensor.bind(py);
     let is_tensor = object.get_type_ptr() == tensor.as_type_ptr() || object.is_instance(tensor)?;
     match torch.lend {
-        Some(lend) if is_tensor => lent(object, lend, access).map(Some),
+        Some(lend) if is_tensor => lent(object, lend, access, asked).map(Some),
         _ => Ok(None),
     }
 }
@@ -82,19 +86,25 @@ fn exchange_of(class: &Bound<'_, PyType>) -> PyResult<Option<Lend>> {
 }
 
 #[inline]
-fn lent<'py>(object: &Bound<'py, PyAny>, lend: Lend, access: Access) -> PyResult<Operand<'py>> {
+fn lent<'py>(
+    object: &Bound<'py, PyAny>,
+    lend: Lend,
+    access: Access,
+    asked: AskedType,
+) -> PyResult<Operand<'py>> {
     let py = object.py();
     let mut tensor = MaybeUninit::uninit();
     // SAFETY: a live tensor, room for the answer, and this thread holds the interpreter.
     if unsafe { lend(object.as_ptr(), tensor.as_mut_ptr()) } != 0 {
         return Err(refused(object, PyErr::fetch(py)));
     }
-    // SAFETY: it was filled in, and points to extents that the tensor keeps.
-    let operand =
-        unsafe { tensor.assume_init_ref().operand("a tensor", "pass tensor.contiguous()", access) }?;
+    // SAFETY: it was filled in.
+    let tensor = unsafe { tensor.assume_init_ref() };
+    // SAFETY: it points to extents that the tensor keeps.
+    let operand = unsafe { tensor.operand(("a tensor", "pass tensor.contiguous()"), access, asked) }?;
     // What torch puts off to the reading of a tensor is said nowhere else. Parts of a complex one
     // lie apart, but for a single element.
-    let may_be_put_off = operand.dtype.is_complex() || operand.len <= operand.dtype.size;
+    let may_be_put_off = tensor.is_complex() || operand.len <= usize::from(tensor.bits) / 8;
     if may_be_put_off && is_put_off(object)? {
         let text =
             "a tensor whose conjugation is put off cannot be read; pass tensor.resolve_conj().resolve_neg()";
