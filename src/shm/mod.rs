@@ -33,8 +33,8 @@
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 pub mod cells;
-mod committed;
 pub mod copy;
+pub mod forks;
 mod janitor;
 pub mod kernel;
 pub mod life;
@@ -43,6 +43,7 @@ pub mod mapping;
 mod named;
 pub mod packet;
 pub mod probe;
+mod ranges;
 pub mod reduce;
 pub mod segment;
 pub(crate) mod system;
