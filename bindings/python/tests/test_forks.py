@@ -98,8 +98,9 @@ def test_a_child_is_refused_every_operation_also_amid_a_call_a_stream_and_starte
         if comm.rank == 1:
             waiting.start()
         waiting.join()
-        messages.send(mine, peer)
-        work.wait()
+        with messages.start() as sent:
+            messages.send(mine, peer)
+        assert work.wait() and sent.wait()
         stream.synchronize()
         assert not channel.poll()
         assert comm.all_reduce(np.ones(1))[0] == 2
