@@ -109,10 +109,6 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     matches!(poll(&mut polled, PollTimeout::ZERO), Ok(ready) if ready > 0)
 }
 
-/// What an operation lacks in a child that a rank has forked.
-pub(crate) const NEEDS_RANK: &str =
-    "the process that is the rank, and not a child that it has forked: start that with spawn";
-
 /// The process that owns a thing. A child of a fork has a copy, and ends nothing of its parent's by
 /// dropping it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

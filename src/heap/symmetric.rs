@@ -33,8 +33,9 @@ use crate::heap::arena::ArenaBook;
 use crate::heap::layout::HEAP;
 use crate::heap::offset::{HeapOffset, Region};
 use crate::heap::view::HeapView;
-use crate::process::{NEEDS_RANK, OwnerProcess};
+use crate::process::OwnerProcess;
 use crate::shm::Segment;
+use crate::shm::forks::NEEDS_RANK;
 
 /// What a heap, or an arena, holds at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,11 +43,9 @@ use nix::unistd::{Whence, lseek};
 
 use super::copy::{self, StorePurpose};
 use super::limits::{self, Store};
-use super::mapping::to_usize;
 use super::ranges::{Range, Ranges};
-use super::segment::PAGE;
+use super::{PAGE, to_usize};
 use crate::error::{Error, Result};
-use crate::process::NEEDS_RANK;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
@@ -100,6 +98,10 @@ struct Piece {
     copy: u64,
     len: u64,
 }
+
+/// What an operation lacks in a child that a rank has forked.
+pub(crate) const NEEDS_RANK: &str =
+    "the process that is the rank, and not a child that it has forked: start that with spawn";
 
 /// The process that has become a rank, and not a child that it has forked.
 #[derive(Clone, Copy, Debug)]

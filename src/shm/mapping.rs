@@ -13,9 +13,8 @@ use shared_memory::Shmem;
 
 use super::cells::{CellRef, CellSlice, SharedLayout};
 use super::view::Span;
-use super::{forks, in_bounds};
+use super::{forks, in_bounds, to_usize};
 use crate::error::{Error, Result};
-use crate::process::OwnerProcess;
 
 /// Addresses that are mapped readable and writable, and what keeps them so.
 ///
@@ -39,8 +38,8 @@ pub(super) enum MappingOwner {
     Mmap(MmapRaw),
     /// Addresses, and whatever was mapped there since.
     Reserved(ReservedAddresses),
-    /// A named segment, and who has made or attached it.
-    Shmem(Shmem, OwnerProcess),
+    /// A named segment, and the number of the process that has made or attached it.
+    Shmem(Shmem, u32),
     /// Memory of this process alone.
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapBlock),
 }
@@ -135,8 +134,8 @@ impl Mapping {
         Ok(unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }.kept_out_of_dumps())
     }
 
-    /// Wraps a mapping that the `shared_memory` crate makes in `map`, and keeps it out of core dumps
-    /// and of forks.
+    /// Wraps a mapping that the `shared_memory` crate makes in `map`, and keeps it out of core
+    /// dumps and of forks.
     ///
     /// # Errors
     /// Those of `map`.
@@ -147,7 +146,7 @@ impl Mapping {
         let len = shmem.len();
         registry.add(base, len, Weak::new());
         drop(registry);
-        let owner = MappingOwner::Shmem(shmem, OwnerProcess::this());
+        let owner = MappingOwner::Shmem(shmem, std::process::id());
         // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in
         // its drop.
         Ok(unsafe { Self::new(base, len, owner) }.kept_out_of_dumps())
@@ -296,7 +295,7 @@ impl Drop for MappingOwner {
             Self::Reserved(reserved) => (reserved.base.as_ptr(), reserved.len),
             Self::Shmem(shmem, process) => {
                 // A child of a fork has a copy, and the name is its parent's.
-                if !process.is_this() {
+                if *process != std::process::id() {
                     shmem.set_owner(false);
                 }
                 (shmem.as_ptr(), shmem.len())
@@ -320,16 +319,6 @@ impl Drop for HeapBlock {
         // SAFETY: `base` came from `alloc_zeroed` with this `layout` in `Mapping::boxed`, and is
         // freed only here.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
-    }
-}
-
-/// Narrows a number that was checked against a length in `usize` before.
-#[inline]
-pub(super) fn to_usize(value: u64) -> usize {
-    const { assert!(size_of::<usize>() == 8, "shmccl needs a 64-bit machine") };
-    #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits, asserted above")]
-    {
-        value as usize
     }
 }
 

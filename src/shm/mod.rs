@@ -79,6 +79,19 @@ const fn in_bounds(offset: u64, len: u64, limit: u64) -> bool {
     len <= limit && offset <= limit - len
 }
 
+/// Lengths of segments, and offsets within a window, are multiples of this many bytes.
+pub const PAGE: u64 = 4096;
+
+/// Narrows a number that was checked against a length in `usize` before.
+#[inline]
+fn to_usize(value: u64) -> usize {
+    const { assert!(size_of::<usize>() == 8, "shmccl needs a 64-bit machine") };
+    #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits, asserted above")]
+    {
+        value as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::in_bounds;

@@ -17,8 +17,8 @@ use nix::sys::stat::{Mode, fstat};
 use shared_memory::{ShmemConf, ShmemError};
 
 use super::limits::{self, Store};
-use super::mapping::{Mapping, to_usize};
-use super::segment;
+use super::mapping::Mapping;
+use super::{segment, to_usize};
 use crate::error::{Error, Result, check_layout};
 use crate::files;
 use crate::sync::header::Expected;

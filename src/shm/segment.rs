@@ -28,16 +28,14 @@ use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{SFlag, fstat};
 
+pub use super::PAGE;
 use super::cells::CellRef;
 use super::limits::{self, Store};
-use super::mapping::{Mapping, to_usize};
+use super::mapping::Mapping;
 use super::ranges::{Range, Ranges};
-use super::{in_bounds, named};
+use super::{in_bounds, named, to_usize};
 use crate::error::{Error, Result, check_layout};
 use crate::sync::header::{Creator, Expected, Identity, SegmentHeader};
-
-/// Lengths of segments, and offsets within a window, are multiples of this many bytes.
-pub const PAGE: u64 = 4096;
 
 /// The longest segment, in bytes.
 pub const MAX_LEN: u64 = 1 << 40;

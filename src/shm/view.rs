@@ -9,8 +9,8 @@ use bytemuck::Pod;
 pub(crate) use exchange::{GivenBytes, TakenBytes};
 
 use super::copy::{self, CacheHint, CopyKernel, StorePurpose};
-use super::mapping::{Owned, to_usize};
-use super::{forks, in_bounds};
+use super::mapping::Owned;
+use super::{forks, in_bounds, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, mmap};
 
-use super::mapping::{Mapping, to_usize};
-use super::segment::{PAGE, Segment, check_len};
-use super::{forks, limits};
+use super::mapping::Mapping;
+use super::segment::{Segment, check_len};
+use super::{PAGE, forks, limits, to_usize};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 

@@ -137,8 +137,8 @@ impl CommState {
         Ok(LockedComm(lock(&self.comm)))
     }
 
-    /// Refuses calls in a child that the rank has forked. There a thread may have had a lock that is
-    /// no more.
+    /// Refuses calls in a child that the rank has forked. There a thread may have had a lock that
+    /// is no more.
     pub(crate) fn check_process(&self) -> Result<(), Failure> {
         Ok(self.aborter.check_process("a call")?)
     }

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use super::RankContext;
 use crate::error::{Error, Result};
 use crate::faults::Injector;
-use crate::process::NEEDS_RANK;
-use crate::shm::forks;
+use crate::shm::forks::{self, NEEDS_RANK};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Revocation, plain};
 use crate::trace::Recorder;
@@ -108,8 +107,8 @@ impl RankContext {
         self.condition() & FAULTY != 0
     }
 
-    /// Whether this is the rank, which is in the job and knows of no end of the epoch, and no faults
-    /// are planned: then any operation may be entered.
+    /// Whether this is the rank, which is in the job and knows of no end of the epoch, and no
+    /// faults are planned: then any operation may be entered.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.condition() & (LEFT | FAULTY | ENDED | FORKED) == 0
@@ -124,7 +123,7 @@ impl RankContext {
         self.mapped.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
     }
 
-    /// Refuses a collective call when this is not the rank, or it knows that the epoch has ended.
+    /// Refuses a collective call when this is not the rank, or knows that the epoch has ended.
     ///
     /// # Errors
     /// Those of [`RankContext::here`] and of [`RankContext::check`].
@@ -134,8 +133,8 @@ impl RankContext {
         if self.condition() & ENDED == 0 { Ok(()) } else { self.check(operation) }
     }
 
-    /// Whether this is the rank, which is in the job and knows of no end of the epoch, no faults are
-    /// planned, and nothing is noted: then there is nothing to look up.
+    /// Whether this is the rank, which is in the job and knows of no end of the epoch, no faults
+    /// are planned, and nothing is noted: then there is nothing to look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.condition() == 0
