@@ -55,7 +55,7 @@ pub(crate) struct RankContext {
     /// How many bytes of inputs calls have moved through staging areas.
     staged: AtomicU64,
     observe: Observe,
-    /// What [`condition`] knows; 0 as long as nothing is out of the ordinary.
+    /// What [`condition`] knows.
     state: AtomicU64,
     /// The faults that are planned.
     injector: OnceLock<Arc<Injector>>,
@@ -104,7 +104,7 @@ impl RankContext {
             timeout: AtomicU64::new(plain::nanos(timeout)),
             staged: AtomicU64::new(0),
             observe,
-            state: AtomicU64::new(0),
+            state: condition::ordinary(),
             injector: OnceLock::new(),
             recorder: OnceLock::new(),
             checksums: OnceLock::new(),
@@ -137,7 +137,7 @@ impl RankContext {
     }
 
     /// Returns whether this process is a child of the rank that has forked, and not the rank: it
-    /// must not leave in the rank's name.
+    /// must not leave in the rank's name. It asks the system, so it knows of children of all kinds.
     pub(crate) fn is_forked(&self) -> bool {
         !self.process.is_this()
     }

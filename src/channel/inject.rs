@@ -39,9 +39,10 @@ impl RankContext {
     /// done.
     ///
     /// # Errors
-    /// [`Error::FaultInjected`].
+    /// [`Error::FaultInjected`]; those of [`RankContext::here`].
     #[inline]
     pub(crate) fn enter_own(&self, is_own: bool, operation: &'static str) -> Result<()> {
+        self.here(operation)?;
         if !self.is_faulty() || !is_own { Ok(()) } else { self.inject(FaultPoint::Operation(operation)) }
     }
 

@@ -272,10 +272,11 @@ impl Communicator {
         Ok(self.loan.begin(&self.membership.context, engine))
     }
 
-    /// Does what is in that queue, or waits until it is done, and takes the engine back.
+    /// Does what is in that queue, or waits until it is done, and takes the engine back. Not in a
+    /// child of a fork, where nobody does it.
     #[inline]
     pub(super) fn reclaim_engine(&mut self) {
-        if self.engine.is_none() {
+        if self.engine.is_none() && self.context().here("call").is_ok() {
             self.engine = self.loan.end();
         }
     }

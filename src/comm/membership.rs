@@ -16,6 +16,7 @@ use crate::error::{DeviceName, Error, Result};
 use crate::heap::{ArenaBuffer, MemoryRegistrar, Region};
 use crate::observe::Report;
 use crate::rank::Rank;
+use crate::shm::forks::RankProcess;
 use crate::shm::{CellSlice, LifeLock, Segment};
 use crate::sync::{LifeStatus, ProgressCell, Revocation};
 
@@ -166,13 +167,14 @@ impl Drop for JobMembership {
 #[derive(Clone, Debug)]
 pub struct Aborter {
     membership: Weak<JobMembership>,
+    process: RankProcess,
 }
 
 impl Communicator {
     /// Returns a handle that ends its epoch from any thread.
     #[must_use]
     pub fn aborter(&self) -> Aborter {
-        Aborter { membership: Arc::downgrade(&self.membership) }
+        Aborter { membership: Arc::downgrade(&self.membership), process: RankProcess::this() }
     }
 
     /// Returns whether its epoch has ended, for whatever reason.
@@ -183,6 +185,15 @@ impl Communicator {
 }
 
 impl Aborter {
+    /// Refuses `operation` in a child that the rank has forked.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    #[inline]
+    pub fn check_process(&self, operation: &'static str) -> Result<()> {
+        self.process.check(operation)
+    }
+
     /// Does what [`Communicator::revoke`] does, if the communicator is still there.
     pub fn revoke(&self) {
         let Some(membership) = self.membership.upgrade() else { return };

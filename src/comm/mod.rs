@@ -80,8 +80,9 @@ pub use untyped::Untyped;
 ///
 /// Dropping a communicator leaves it, and dropping the last one leaves the job. A peer that still
 /// needs this rank gets [`crate::Error::PeerLost`]. [`Communicator::finalize`] leaves when all are
-/// done. A child of a fork is not the rank: dropping its copies does nothing, and it must not use
-/// them otherwise.
+/// done. A child of a fork is not the rank. Dropping its copies does nothing there, and every
+/// operation on them is [`crate::Error::Unavailable`]. Buffers and spans hold what they held at the
+/// fork, and are the child's own from then on.
 #[derive(Debug)]
 pub struct Communicator {
     rank: Rank,
@@ -227,6 +228,7 @@ impl Communicator {
     /// - [`crate::Error::Os`] when the proxy cannot be started.
     pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
         let peer = self.member(peer)?;
+        self.context().here("port_channel")?;
         PortChannel::open(
             self.context(),
             peer,
@@ -293,7 +295,9 @@ impl Communicator {
     /// [`crate::Error::OutOfRange`] for bytes that are not allocated; [`crate::Error::Misaligned`];
     /// [`crate::Error::InvalidRank`].
     pub fn cell<T: SharedLayout>(&self, rank: Rank, offset: HeapOffset) -> Result<CellRef<T>> {
-        self.heap().view().cell(self.member(rank)?, offset)
+        let cell: CellRef<T> = self.heap().view().cell(self.member(rank)?, offset)?;
+        cell.lend();
+        Ok(cell)
     }
 
     /// Views `region` of this rank's heap as elements.

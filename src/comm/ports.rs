@@ -146,6 +146,7 @@ impl Communicator {
             let expected = "from 1 to 8 fifos";
             return Err(Error::InvalidArgument { name: "n_fifos", value: n_fifos.into(), expected });
         }
+        self.context().here("start_proxy")?;
         let unavailable = |needs| Err(Error::Unavailable { operation: "start_proxy", needs });
         if self.membership.ports.mode == ProxyMode::Process {
             return unavailable("a job whose proxies are threads; this one has a service process");

@@ -45,6 +45,7 @@ impl Communicator {
     /// - [`Error::Excluded`], [`Error::ResourceLimit`], [`Error::Os`], [`Error::FailedElsewhere`],
     ///   [`Error::Exhausted`]: as in [`Communicator::shrink`].
     pub fn recover(&mut self, completed: u64) -> Result<Self> {
+        self.context().here(RECOVER)?;
         let unavailable = |needs| Err(Error::Unavailable { operation: RECOVER, needs });
         if self.job_barrier.is_none() {
             return unavailable("the first communicator of the job");

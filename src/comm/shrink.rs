@@ -51,6 +51,7 @@ impl Communicator {
     /// - [`Error::Unavailable`]: this is not the job's first communicator, or has gone on already.
     /// - [`Error::Exhausted`]: it has failed too often.
     pub fn shrink(&mut self) -> Result<Shrunk> {
+        self.context().here(SHRINK)?;
         if self.job_barrier.is_none() {
             return Err(Error::Unavailable { operation: SHRINK, needs: "the first communicator of the job" });
         }

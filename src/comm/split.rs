@@ -196,6 +196,7 @@ impl Communicator {
     #[cold]
     pub(super) fn first_engine(&mut self, call: CallSignature, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
+        self.context().here(operation.name())?;
         self.context().activity().begin_operation(call.words(), 1);
         let made = self.within_another(call.as_first(), |comm| {
             let part = comm.grow_workspace(operation)?;

@@ -107,10 +107,11 @@ impl Communicator {
 
     fn start_calls(&mut self, mut started: Box<StartedCalls>) -> Result<Work> {
         let (choice, calls) = (started.choice, started.calls.as_mut_slice());
+        let operation = operation_of(calls);
+        self.context().here(operation)?;
         group::check_own(calls, self.rank.index())?;
         let memory = MemberMemory { heap: self.heap().view().start(), n_members: self.n_ranks() as usize };
         group::check_messages(calls, memory)?;
-        let operation = operation_of(calls);
         let queue = self.call_queue(|| group::signature(calls, choice))?;
         let outcome = Arc::clone(&started.completion.outcome);
         queue.start(started)?;
@@ -120,10 +121,10 @@ impl Communicator {
 
 impl Work {
     /// Returns whether the operation has ended. It looks for messages that have come, and never
-    /// waits.
+    /// waits. What had not ended at a fork never does in the child.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        if self.outcome.get().is_none() {
+        if self.outcome.get().is_none() && self.here().is_ok() {
             self.queue.poll();
         }
         self.outcome.get().is_some()
@@ -143,10 +144,12 @@ impl Work {
     ///   program [cancels](crate::sync::interrupt) a call of all ranks that this thread executes.
     /// - [`Error::Cancelled`] when the program cancels the wait for another thread, or for a
     ///   message. The operation goes on.
+    /// - [`Error::Unavailable`] in a child that the rank has forked while the operation went on.
     pub fn wait(&self) -> Result<()> {
         let outcome = match self.outcome.get() {
             Some(outcome) => outcome.clone(),
             None => {
+                self.here()?;
                 let waited = self.queue.await_outcome(&self.outcome);
                 waited.map_err(|_| self.cancelled())?
             }
@@ -169,9 +172,14 @@ impl Work {
             if left.is_zero() {
                 return Ok(false);
             }
+            self.here()?;
             let waited = self.queue.await_change(left, || self.outcome.get().is_some());
             waited.map_err(|_| self.cancelled())?;
         }
+    }
+
+    fn here(&self) -> Result<()> {
+        self.queue.context().here(self.operation)
     }
 
     fn cancelled(&self) -> Error {

@@ -27,7 +27,7 @@ use bytemuck::Pod;
 use crate::error::{Error, Result};
 use crate::heap::allocator::{Allocator, GRANULE, taken};
 use crate::heap::buffer::DeviceBuffer;
-use crate::heap::offset::{HeapOffset, Region};
+use crate::heap::offset::Region;
 use crate::heap::symmetric::{CHUNK, HeapUsage, MAX_ALIGN, SymmetricHeap};
 
 /// The memory that one rank allocates without the others. It is cheap to clone, for any thread, and
@@ -96,7 +96,7 @@ impl Arena {
         let len = DeviceBuffer::<T>::bytes(count).unwrap_or(u64::MAX);
         let align = if align.is_power_of_two() { align.max(DeviceBuffer::<T>::align()) } else { align };
         let place = self.heap.take_local(len, align)?;
-        let offset = HeapOffset::new(self.heap.shape().len() - place.offset.get() - place.len);
+        let offset = self.heap.region_of_place(place).offset;
         let heap = Arc::clone(&self.heap);
         let buffer = DeviceBuffer::new(&heap, Region::new(offset, len));
         Ok(ArenaBuffer { buffer: buffer.inspect_err(|_| heap.give_back(place))?, heap, place: Some(place) })

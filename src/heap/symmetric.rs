@@ -31,10 +31,11 @@ use crate::error::{Error, Result};
 use crate::heap::allocator::{Allocator, GRANULE};
 use crate::heap::arena::ArenaBook;
 use crate::heap::layout::HEAP;
-use crate::heap::offset::Region;
+use crate::heap::offset::{HeapOffset, Region};
 use crate::heap::view::HeapView;
 use crate::process::OwnerProcess;
 use crate::shm::Segment;
+use crate::shm::forks::NEEDS_RANK;
 
 /// What a heap, or an arena, holds at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +121,7 @@ impl SymmetricHeap {
     /// Those of [`Arena::alloc_aligned`](super::Arena::alloc_aligned).
     pub(super) fn take_local(&self, len: u64, align: u64) -> Result<Region> {
         if !self.process.is_this() {
-            let needs = "the process that is the rank, and not a child that it has forked";
-            return Err(Error::Unavailable { operation: "an allocation of this rank alone", needs });
+            return Err(Error::Unavailable { operation: "an allocation of this rank alone", needs: NEEDS_RANK });
         }
         let mut ledger = self.ledger();
         let limit = ledger.arena_limit();
@@ -138,11 +138,18 @@ impl SymmetricHeap {
         }
     }
 
+    /// Returns where a place of the arena is, which the book counts from the end of the heap.
+    pub(super) fn region_of_place(&self, place: Region) -> Region {
+        Region::new(HeapOffset::new(self.view.shape().len() - place.offset.get() - place.len), place.len)
+    }
+
     /// Gives a place of the arena back, unless this is a child that was forked: there the lock may
     /// be held by a thread that does not exist.
     pub(super) fn give_back(&self, place: Region) {
         if self.process.is_this() {
-            self.ledger().arena.give_back(place);
+            let mut ledger = self.ledger();
+            self.view.take_back_of(self.view.rank(), self.region_of_place(place));
+            ledger.arena.give_back(place);
         }
     }
 
@@ -226,7 +233,11 @@ impl SymmetricHeap {
     /// [`Error::InvalidArgument`] when the region is not usable as it stands: freed
     /// before, or never allocated.
     pub fn free(&self, region: Region) -> Result<()> {
-        self.ledger().free(region)
+        let mut ledger = self.ledger();
+        ledger.free(region)?;
+        // Before another thread gets it.
+        self.view.take_back(region);
+        Ok(())
     }
 
     fn ledger(&self) -> MutexGuard<'_, HeapLedger> {

@@ -49,7 +49,7 @@ impl HeapView {
             let missing = Error::InvalidRank { rank: rank.get(), n_ranks: window.n_ranks() };
             window.mapping(rank).ok_or(missing)
         };
-        let whole = |rank| mapping(Rank::known(rank))?.span(HEAP, shape.len());
+        let whole = |rank| mapping(Rank::known(rank))?.unlent_span(HEAP, shape.len());
         let heaps = (0..shape.n_ranks()).map(whole).collect::<Result<_>>()?;
         let cells = |rank: u32| SegmentCells::new(mapping(Rank::known(rank))?.clone());
         let arena_lens = (0..shape.n_ranks()).map(|rank| Ok(cells(rank)?.arena_len()));
@@ -118,13 +118,34 @@ impl HeapView {
     }
 
     /// Reaches the bytes of `region` in the heap of `rank`. An empty region may stand anywhere in
-    /// the heap.
+    /// the heap. A child of a fork finds in them what they held at the fork, until the region is
+    /// freed.
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::OutOfRange`] when the region reaches past the watermark,
     /// and is not in the arena of `rank` as far as there is memory behind that.
     pub fn span(&self, rank: Rank, region: Region) -> Result<Span> {
-        self.reach(rank, region)?.part(region.offset.get(), region.len)
+        let span = self.reach(rank, region)?.part(region.offset.get(), region.len)?;
+        if region.len > 0 {
+            span.lend();
+            // What says how far the bytes may be reached, too.
+            self.watermark.lend();
+            self.arena_lens[rank.index()].lend();
+        }
+        Ok(span)
+    }
+
+    /// Notes that the program has none of `region` any more, which was freed in the heaps of all
+    /// ranks.
+    pub(super) fn take_back(&self, region: Region) {
+        (0..self.shape.n_ranks()).for_each(|rank| self.take_back_of(Rank::known(rank), region));
+    }
+
+    /// Notes that the program has none of `region` of the heap of `rank` any more.
+    pub(super) fn take_back_of(&self, rank: Rank, region: Region) {
+        if let Ok(span) = self.heaps[rank.index()].part(region.offset.get(), region.len) {
+            span.take_back();
+        }
     }
 
     /// Copies `len` bytes from one place to another, of the same rank or another. The ranges may

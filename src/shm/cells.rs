@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use super::forks;
 use super::mapping::Owned;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::header::SegmentHeader;
@@ -112,6 +113,11 @@ impl<T: SharedLayout> CellRef<T> {
     /// `cell` is aligned and points to a T within memory that `owner` keeps mapped.
     pub(super) unsafe fn new(cell: NonNull<T>, owner: Owned) -> Self {
         Self { cell, owner }
+    }
+
+    /// Has children of a fork find in it what it holds then.
+    pub(crate) fn lend(&self) {
+        forks::lend(self.cell.as_ptr().addr() as u64, size_of::<T>() as u64);
     }
 }
 

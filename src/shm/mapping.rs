@@ -2,8 +2,9 @@
 
 use std::alloc::Layout;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use memmap2::MmapRaw;
 use nix::errno::Errno;
@@ -11,8 +12,8 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, m
 use shared_memory::Shmem;
 
 use super::cells::{CellRef, CellSlice, SharedLayout};
-use super::in_bounds;
 use super::view::Span;
+use super::{forks, in_bounds, to_usize};
 use crate::error::{Error, Result};
 
 /// Addresses that are mapped readable and writable, and what keeps them so.
@@ -32,16 +33,15 @@ pub struct Mapping {
 pub(super) struct Owned(#[expect(dead_code, reason = "held for its drop")] Arc<MappingOwner>);
 
 /// What unmaps the memory when it is dropped.
-#[expect(dead_code, reason = "held for their drop")]
 pub(super) enum MappingOwner {
     /// A mapped descriptor.
     Mmap(MmapRaw),
     /// Addresses, and whatever was mapped there since.
     Reserved(ReservedAddresses),
-    /// A named segment.
-    Shmem(Shmem),
+    /// A named segment, and the number of the process that has made or attached it.
+    Shmem(Shmem, u32),
     /// Memory of this process alone.
-    Heap(HeapBlock),
+    Heap(#[expect(dead_code, reason = "held for its drop")] HeapBlock),
 }
 
 /// Addresses that this process has set aside.
@@ -114,22 +114,42 @@ impl Mapping {
         Ok(unsafe { Self::new(base, len, MappingOwner::Reserved(ReservedAddresses { base, len })) })
     }
 
-    /// Wraps a mapping that memmap2 made, and keeps it out of core dumps.
-    pub(super) fn of_mmap(map: MmapRaw) -> Self {
+    /// Wraps the mapping of a descriptor that `map` makes, from the first byte on, and keeps it out
+    /// of core dumps and of forks.
+    ///
+    /// # Errors
+    /// Those of `map`.
+    pub(super) fn of_mmap<E>(
+        descriptor: &Arc<OwnedFd>,
+        map: impl FnOnce() -> Result<MmapRaw, E>,
+    ) -> Result<Self, E> {
+        let mut registry = forks::hold();
+        let map = map()?;
         let base = NonNull::new(map.as_mut_ptr()).expect("mmap does not return null");
         let len = map.len();
+        registry.add(base, len, Arc::downgrade(descriptor));
+        drop(registry);
         // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped;
         // the mapping is readable and writable because this module's callers use `map_raw` only.
-        unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }.kept_out_of_dumps()
+        Ok(unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }.kept_out_of_dumps())
     }
 
-    /// Wraps a mapping that the `shared_memory` crate made, and keeps it out of core dumps.
-    pub(super) fn of_shmem(shmem: Shmem) -> Self {
+    /// Wraps a mapping that the `shared_memory` crate makes in `map`, and keeps it out of core
+    /// dumps and of forks.
+    ///
+    /// # Errors
+    /// Those of `map`.
+    pub(super) fn of_shmem<E>(map: impl FnOnce() -> Result<Shmem, E>) -> Result<Self, E> {
+        let mut registry = forks::hold();
+        let shmem = map()?;
         let base = NonNull::new(shmem.as_ptr()).expect("a live Shmem is mapped");
         let len = shmem.len();
+        registry.add(base, len, Weak::new());
+        drop(registry);
+        let owner = MappingOwner::Shmem(shmem, std::process::id());
         // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in
         // its drop.
-        unsafe { Self::new(base, len, MappingOwner::Shmem(shmem)) }.kept_out_of_dumps()
+        Ok(unsafe { Self::new(base, len, owner) }.kept_out_of_dumps())
     }
 
     /// # Safety
@@ -214,11 +234,22 @@ impl Mapping {
         Ok(unsafe { CellSlice::new(first, to_usize(count), self.owner.clone()) })
     }
 
-    /// Returns the payload bytes `offset..offset + len`.
+    /// Returns the payload bytes `offset..offset + len`, of which a child of a fork has a copy.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn span(&self, offset: u64, len: u64) -> Result<Span> {
+        let span = self.unlent_span(offset, len)?;
+        span.lend();
+        Ok(span)
+    }
+
+    /// Returns the payload bytes `offset..offset + len`, of which a child of a fork finds only what
+    /// is [lent](Span::lend) of them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub(crate) fn unlent_span(&self, offset: u64, len: u64) -> Result<Span> {
         let start = self.locate("mapping", offset, len)?;
         // SAFETY: `locate` found the bytes in bounds, and `owner` keeps them mapped.
         Ok(unsafe { Span::new(start, to_usize(len), self.owner.clone()) })
@@ -257,6 +288,24 @@ impl std::fmt::Debug for Owned {
     }
 }
 
+impl Drop for MappingOwner {
+    fn drop(&mut self) {
+        let (base, len) = match self {
+            Self::Mmap(map) => (map.as_mut_ptr(), map.len()),
+            Self::Reserved(reserved) => (reserved.base.as_ptr(), reserved.len),
+            Self::Shmem(shmem, process) => {
+                // A child of a fork has a copy, and the name is its parent's.
+                if *process != std::process::id() {
+                    shmem.set_owner(false);
+                }
+                (shmem.as_ptr(), shmem.len())
+            }
+            Self::Heap(_) => return,
+        };
+        forks::forget(base.addr() as u64, len as u64);
+    }
+}
+
 impl Drop for ReservedAddresses {
     fn drop(&mut self) {
         // SAFETY: reserved in `Mapping::reserve` and unmapped only here, when no mapping, cell or
@@ -270,16 +319,6 @@ impl Drop for HeapBlock {
         // SAFETY: `base` came from `alloc_zeroed` with this `layout` in `Mapping::boxed`, and is
         // freed only here.
         unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
-    }
-}
-
-/// Narrows a number that was checked against a length in `usize` before.
-#[inline]
-pub(super) fn to_usize(value: u64) -> usize {
-    const { assert!(size_of::<usize>() == 8, "shmccl needs a 64-bit machine") };
-    #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits, asserted above")]
-    {
-        value as usize
     }
 }
 

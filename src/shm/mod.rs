@@ -33,8 +33,8 @@
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 pub mod cells;
-mod committed;
 pub mod copy;
+pub mod forks;
 mod janitor;
 pub mod kernel;
 pub mod life;
@@ -43,6 +43,7 @@ pub mod mapping;
 mod named;
 pub mod packet;
 pub mod probe;
+mod ranges;
 pub mod reduce;
 pub mod segment;
 pub(crate) mod system;
@@ -76,6 +77,19 @@ pub(crate) use view::{GivenBytes, TakenBytes};
 #[must_use]
 const fn in_bounds(offset: u64, len: u64, limit: u64) -> bool {
     len <= limit && offset <= limit - len
+}
+
+/// Lengths of segments, and offsets within a window, are multiples of this many bytes.
+pub const PAGE: u64 = 4096;
+
+/// Narrows a number that was checked against a length in `usize` before.
+#[inline]
+fn to_usize(value: u64) -> usize {
+    const { assert!(size_of::<usize>() == 8, "shmccl needs a 64-bit machine") };
+    #[expect(clippy::cast_possible_truncation, reason = "usize has 64 bits, asserted above")]
+    {
+        value as usize
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -16,8 +17,8 @@ use nix::sys::stat::{Mode, fstat};
 use shared_memory::{ShmemConf, ShmemError};
 
 use super::limits::{self, Store};
-use super::mapping::{Mapping, to_usize};
-use super::segment;
+use super::mapping::Mapping;
+use super::{segment, to_usize};
 use crate::error::{Error, Result, check_layout};
 use crate::files;
 use crate::sync::header::Expected;
@@ -29,7 +30,7 @@ const STORE: Store = Store::SharedMemoryFileSystem;
 #[derive(Debug)]
 pub(super) struct NamedSegment {
     mapping: Mapping,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
 }
 
 impl NamedSegment {
@@ -40,15 +41,15 @@ impl NamedSegment {
         let path = checked(name)?;
         limits::check_file_size(action, len)?;
         limits::check_memory(action, STORE, len)?;
-        let shmem = ShmemConf::new().os_id(&path).size(to_usize(len)).create();
-        // From here on an early return drops the Shmem, which removes the name.
-        let shmem = shmem.map_err(|error| match error {
+        let create = || ShmemConf::new().os_id(&path).size(to_usize(len)).create();
+        // From here on an early return drops the mapping, which removes the name.
+        let mapping = Mapping::of_shmem(create).map_err(|error| match error {
             ShmemError::MappingIdExists => Error::NameInUse { name: name.to_owned(), holder: None },
             error => wrap(action, &error),
         })?;
         let fd = open(action, &path)?;
         segment::allocate(fd.as_fd(), STORE, 0, len)?;
-        Ok(Self { mapping: Mapping::of_shmem(shmem), fd })
+        Ok(Self { mapping, fd: Arc::new(fd) })
     }
 
     /// Attaches the segment of that name, if it is this user's and has the expected length.
@@ -60,21 +61,19 @@ impl NamedSegment {
         let me = nix::unistd::geteuid().as_raw();
         check_layout("owner of a named segment", me.into(), stat.st_uid.into())?;
         let len = segment::check_descriptor(fd.as_fd(), expected)?;
-        let shmem = ShmemConf::new().os_id(&path).open().map_err(|error| wrap(action, &error))?;
-        let mapping = Mapping::of_shmem(shmem);
+        let open = || ShmemConf::new().os_id(&path).open();
+        let mapping = Mapping::of_shmem(open).map_err(|error| wrap(action, &error))?;
         // Not so where it was removed and made anew between the two looks.
         check_layout("segment length", len, mapping.len())?;
-        Ok(Self { mapping, fd })
+        Ok(Self { mapping, fd: Arc::new(fd) })
     }
 
     pub(super) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
-}
 
-impl AsFd for NamedSegment {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
 }
 

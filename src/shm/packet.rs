@@ -25,7 +25,7 @@
 
 use std::num::NonZeroU32;
 
-use super::mapping::to_usize;
+use super::to_usize;
 use super::view::Span;
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;

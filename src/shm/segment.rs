@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memmap2::MmapOptions;
 use nix::errno::Errno;
@@ -28,16 +28,14 @@ use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{SFlag, fstat};
 
+pub use super::PAGE;
 use super::cells::CellRef;
-use super::committed::{Committed, Range};
 use super::limits::{self, Store};
-use super::mapping::{Mapping, to_usize};
-use super::{in_bounds, named};
+use super::mapping::Mapping;
+use super::ranges::{Range, Ranges};
+use super::{in_bounds, named, to_usize};
 use crate::error::{Error, Result, check_layout};
 use crate::sync::header::{Creator, Expected, Identity, SegmentHeader};
-
-/// Lengths of segments, and offsets within a window, are multiples of this many bytes.
-pub const PAGE: u64 = 4096;
 
 /// The longest segment, in bytes.
 pub const MAX_LEN: u64 = 1 << 40;
@@ -74,12 +72,12 @@ pub struct Segment {
     len: u64,
     header: CellRef<SegmentHeader>,
     /// What this process has committed so far.
-    committed: Mutex<Committed>,
+    committed: Mutex<Ranges>,
 }
 
 #[derive(Debug)]
 enum SegmentHandle {
-    Descriptor(OwnedFd),
+    Descriptor(Arc<OwnedFd>),
     Named(named::NamedSegment),
 }
 
@@ -103,7 +101,7 @@ impl Segment {
         };
         match backing {
             Backing::Anonymous => {
-                describe(Self::over(SegmentHandle::Descriptor(memfd(len)?), Store::Memory, len)?)
+                describe(Self::over(SegmentHandle::Descriptor(Arc::new(memfd(len)?)), Store::Memory, len)?)
             }
             Backing::Named(name) => {
                 let source = SegmentHandle::Named(named::NamedSegment::create(name, len)?);
@@ -139,7 +137,7 @@ impl Segment {
         if store == Store::Memory {
             check_seals(fd.as_fd())?;
         }
-        Self::attach_checked(SegmentHandle::Descriptor(fd), store, len, expected)
+        Self::attach_checked(SegmentHandle::Descriptor(Arc::new(fd)), store, len, expected)
     }
 
     /// Attaches the named segment `name`.
@@ -227,14 +225,22 @@ impl Segment {
     pub fn map(&self) -> Result<Mapping> {
         match &self.source {
             SegmentHandle::Named(named) => Ok(named.mapping().clone()),
-            SegmentHandle::Descriptor(fd) => map(fd.as_fd(), self.len),
+            SegmentHandle::Descriptor(fd) => map(fd, self.len),
+        }
+    }
+
+    /// Returns its descriptor.
+    pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
+        match &self.source {
+            SegmentHandle::Descriptor(fd) => fd,
+            SegmentHandle::Named(named) => named.descriptor(),
         }
     }
 
     fn over(source: SegmentHandle, store: Store, len: u64) -> Result<Self> {
         let header = match &source {
             SegmentHandle::Named(named) => named.mapping().cell(0)?,
-            SegmentHandle::Descriptor(fd) => map(fd.as_fd(), PAGE)?.cell(0)?,
+            SegmentHandle::Descriptor(fd) => map(fd, PAGE)?.cell(0)?,
         };
         Ok(Self { source, store, len, header, committed: Mutex::default() })
     }
@@ -258,7 +264,8 @@ impl Segment {
         }
         // Without a single block it is all zero: a creator died before it wrote anything.
         let stat = fstat(&file).map_err(|errno| Error::os("looking at a descriptor", errno))?;
-        let segment = Self::over(SegmentHandle::Descriptor(file.into()), Store::File, len)?;
+        let source = SegmentHandle::Descriptor(Arc::new(file.into()));
+        let segment = Self::over(source, Store::File, len)?;
         if stat.st_blocks > 0 {
             segment.header.check_fields(&Expected { len: Some(len), identity: None })?;
         }
@@ -268,10 +275,7 @@ impl Segment {
 
 impl AsFd for Segment {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.source {
-            SegmentHandle::Descriptor(fd) => fd.as_fd(),
-            SegmentHandle::Named(named) => named.as_fd(),
-        }
+        self.descriptor().as_fd()
     }
 }
 
@@ -363,10 +367,10 @@ fn write_anew(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Maps the first `len` bytes of `fd`, which the caller knows to be that long.
-pub(super) fn map(fd: BorrowedFd<'_>, len: u64) -> Result<Mapping> {
+fn map(fd: &Arc<OwnedFd>, len: u64) -> Result<Mapping> {
     use std::os::fd::AsRawFd;
-    let map = MmapOptions::new().len(to_usize(len)).map_raw(fd.as_raw_fd());
-    Ok(Mapping::of_mmap(map.map_err(|source| limits::refused_mapping("mapping a segment", source))?))
+    Mapping::of_mmap(fd, || MmapOptions::new().len(to_usize(len)).map_raw(fd.as_raw_fd()))
+        .map_err(|source| limits::refused_mapping("mapping a segment", source))
 }
 
 /// Returns the length of a regular file.

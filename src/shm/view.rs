@@ -9,8 +9,8 @@ use bytemuck::Pod;
 pub(crate) use exchange::{GivenBytes, TakenBytes};
 
 use super::copy::{self, CacheHint, CopyKernel, StorePurpose};
-use super::in_bounds;
-use super::mapping::{Owned, to_usize};
+use super::mapping::Owned;
+use super::{forks, in_bounds, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 
@@ -41,6 +41,16 @@ impl Span {
     /// `len` bytes at `start` are mapped as long as `owner` lives.
     pub(super) unsafe fn new(start: NonNull<u8>, len: usize, owner: Owned) -> Self {
         Self { start, len, owner }
+    }
+
+    /// Has children of a fork find in it what it holds then: the program has it from now on.
+    pub(crate) fn lend(&self) {
+        forks::lend(self.start.as_ptr().addr() as u64, self.len());
+    }
+
+    /// Takes [`Span::lend`] back: the program has none of it any more.
+    pub(crate) fn take_back(&self) {
+        forks::take_back(self.start.as_ptr().addr() as u64, self.len());
     }
 
     /// Returns its length in bytes.

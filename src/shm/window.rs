@@ -7,12 +7,13 @@
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, mmap};
 
-use super::limits;
-use super::mapping::{Mapping, to_usize};
-use super::segment::{PAGE, Segment, check_len};
+use super::mapping::Mapping;
+use super::segment::{Segment, check_len};
+use super::{PAGE, forks, limits, to_usize};
 use crate::error::{Error, Result};
 use crate::rank::{Rank, check_n_ranks};
 
@@ -50,7 +51,7 @@ impl Window {
         Ok(Self { range, stride, segments: vec![None; n_ranks as usize] })
     }
 
-    /// Maps the segment of `rank` at its place, and keeps it out of core dumps.
+    /// Maps the segment of `rank` at its place, and keeps it out of core dumps and of forks.
     ///
     /// # Errors
     /// [`Error::InvalidRank`]; [`Error::InvalidArgument`] when the segment is longer than the
@@ -102,11 +103,13 @@ fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
     let len = NonZeroUsize::new(to_usize(segment.len())).expect("a segment has at least a page");
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
+    let mut registry = forks::hold();
     // SAFETY: `base..base + len` lies within this window's own reservation (`part` in `Window::map`
     // checked it), which nobody has been given access to before; the file is at least `len` long
     // (checked when the segment was made).
     unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
         .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
+    registry.add(base, to_usize(segment.len()), Arc::downgrade(segment.descriptor()));
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod defaults;
 mod descendants;
 mod doctor;
 mod everywhere;
+mod forks;
 mod job;
 mod limits;
 mod memory;

@@ -12,7 +12,7 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
 use support::{Watchdog, is_running, plain_command, wait_until};
 
-use crate::{descendants, namespaces, pauses};
+use crate::{descendants, forks, namespaces, pauses};
 
 /// No started job is there for longer, be the machine as busy as it may.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -199,6 +199,9 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         "lone" => return descendants::lone(),
         "pool" => return descendants::pool(),
         "no device" => return descendants::no_device(),
+        "private" => return forks::private(),
+        "refused" => return forks::refused(),
+        "short" => return forks::short(),
         "host" => return pauses::host(),
         "guest" => return pauses::guest(),
         _ => {}

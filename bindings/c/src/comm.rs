@@ -129,11 +129,19 @@ impl CommState {
         &self,
         run: impl FnOnce(&mut Communicator) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        run(self.lock().get()?)
+        run(self.lock()?.get()?)
     }
 
-    pub(crate) fn lock(&self) -> LockedComm<'_> {
-        LockedComm(lock(&self.comm))
+    /// Waits until the calling thread has the communicator alone.
+    pub(crate) fn lock(&self) -> Result<LockedComm<'_>, Failure> {
+        self.check_process()?;
+        Ok(LockedComm(lock(&self.comm)))
+    }
+
+    /// Refuses calls in a child that the rank has forked. There a thread may have had a lock that
+    /// is no more.
+    pub(crate) fn check_process(&self) -> Result<(), Failure> {
+        Ok(self.aborter.check_process("a call")?)
     }
 
     /// Makes a communicator of the same membership by `derive`, and stores its handle.
@@ -536,7 +544,7 @@ pub extern "C" fn shmcclCommAbort(comm: shmcclComm_t) -> shmcclResult_t {
 pub extern "C" fn shmcclCommFinalize(comm: shmcclComm_t) -> shmcclResult_t {
     answer(|| {
         let state = CommState::get(comm)?;
-        let mut locked = state.lock();
+        let mut locked = state.lock()?;
         locked.get()?;
         let comm = locked.0.take().expect("looked at just now");
         drop(locked);

@@ -211,7 +211,7 @@ impl Share {
         // In one order by all threads.
         comms.sort_by_key(|(comm, _)| Arc::as_ptr(comm));
         let (comms, calls): (Vec<_>, Vec<_>) = comms.into_iter().unzip();
-        let mut locked: Vec<_> = comms.iter().map(|comm| comm.lock()).collect();
+        let mut locked = comms.iter().map(|comm| comm.lock()).collect::<Result<Vec<_>, _>>()?;
         let mut members = locked.iter_mut().map(LockedComm::get).collect::<Result<Vec<_>, _>>()?;
         let stream = match (&stream, members.first()) {
             (Some(stream), Some(comm)) => Some(stream.for_call(comm)?),

@@ -272,6 +272,7 @@ pub extern "C" fn shmcclSignal(
     answer(|| {
         group::refuse("shmcclSignal")?;
         let state = CommState::get(comm)?;
+        state.check_process()?;
         let place = Signals::place(state.member(peer, "peer")?, sigIdx)?;
         let signals = signals_of(&state)?;
         do_or_enqueue(&state, stream, move || lock(&signals.outbound[place]).signal())
@@ -294,6 +295,7 @@ pub unsafe extern "C" fn shmcclWaitSignal(
     answer(|| {
         group::refuse("shmcclWaitSignal")?;
         let state = CommState::get(comm)?;
+        state.check_process()?;
         let count = unsigned(nDesc, "nDesc")? as usize;
         // SAFETY: the caller answers for as many descriptions.
         let descriptions = unsafe { elements(signalDescs, count, "signalDescs") }?;
@@ -324,6 +326,7 @@ fn do_or_enqueue(
     stream: shmcclStream_t,
     work: impl FnOnce() -> Result<(), Error> + Send + 'static,
 ) -> Result<(), Failure> {
+    state.check_process()?;
     match StreamState::get(stream)? {
         None => Ok(work()?),
         Some(stream) => state.with(|comm| Ok(stream.for_call(comm)?.try_call(work)?)),

@@ -173,8 +173,7 @@ impl PyChannel {
     /// Gives the channel back.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || {
-            let kind = self.kind.take()?.take();
-            drop(kind);
+            drop(self.kind.take_out()?);
             Ok(())
         })
     }

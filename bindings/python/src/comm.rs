@@ -467,7 +467,11 @@ impl Communicator {
 
     /// Leaves when all ranks have called it, so that nobody is missed. Collective.
     fn finalize(&self, py: Python<'_>) -> PyResult<()> {
-        let done = detached(py, || self.shared.latest().take()?.map(Engine::finalize).transpose())?;
+        let shared = self.shared.latest();
+        let done = detached(py, || {
+            shared.aborter.check_process("finalize")?;
+            shared.take()?.map(Engine::finalize).transpose()
+        })?;
         done.ok_or_else(|| closed("communicator"))
     }
 

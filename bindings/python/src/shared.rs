@@ -152,9 +152,9 @@ impl Shared {
     /// Takes the communicator out, without the interpreter's lock.
     ///
     /// # Errors
-    /// Those of [`Turns::take`].
+    /// Those of [`Turns::take_out`].
     pub fn take(&self) -> Result<Option<Communicator>> {
-        let comm = self.turn()?.take();
+        let comm = self.comm.take_out()?;
         // Relaxed: see `is_closed`.
         self.is_closed.store(true, Ordering::Relaxed);
         Ok(comm)

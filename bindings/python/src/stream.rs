@@ -88,7 +88,7 @@ impl Stream {
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Option<OpenStream>> {
-        detached(py, || Ok(self.turn()?.take()))
+        detached(py, || self.0.take_out())
     }
 
     /// Keeps `objects` until everything enqueued by now is done.

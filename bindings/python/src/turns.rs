@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use shmccl::shm::forks::RankProcess;
 use shmccl::{Error, Result};
 
 use crate::interrupt::has_raised;
@@ -14,10 +15,11 @@ use crate::shared::lock;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A value that one thread at a time uses. No thread holds the interpreter's lock while it waits.
-#[derive(Default)]
 pub struct Turns<T> {
     value: Mutex<T>,
     queue: Queue,
+    /// In a child of a fork, whoever had the turn may be no more.
+    process: RankProcess,
 }
 
 /// The threads that wait for a turn.
@@ -41,15 +43,17 @@ struct End<'a>(&'a Queue);
 impl<T> Turns<T> {
     /// Lets threads use `value`.
     pub fn new(value: T) -> Self {
-        Self { value: Mutex::new(value), queue: Queue::default() }
+        Self { value: Mutex::new(value), queue: Queue::default(), process: RankProcess::this() }
     }
 
     /// Waits for the turn of this thread, which has not the interpreter's lock.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] when a handler of signals has raised something meanwhile.
+    /// [`Error::Cancelled`] when a handler of signals has raised something meanwhile;
+    /// [`Error::Unavailable`] in a child of a fork.
     #[inline]
     pub fn take(&self) -> Result<Turn<'_, T>> {
+        self.process.check("a call")?;
         self.free_turn().map_or_else(|| self.wait(Duration::MAX), Ok)
     }
 
@@ -102,6 +106,26 @@ impl<T> Turns<T> {
                 return Err(Error::Cancelled { operation: "waiting for a call of another thread" });
             }
         }
+    }
+}
+
+impl<T> Turns<Option<T>> {
+    /// Waits for the turn of this thread, and takes the value out. A child of a fork has none to
+    /// take.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] when a handler of signals has raised something meanwhile.
+    pub fn take_out(&self) -> Result<Option<T>> {
+        if self.process.check("a call").is_err() {
+            return Ok(None);
+        }
+        Ok(self.take()?.take())
+    }
+}
+
+impl<T: Default> Default for Turns<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 

@@ -1,11 +1,16 @@
-//! All that is out of the ordinary with a rank, in one word. While the word is 0 there is nothing
-//! to look up.
+//! All that is out of the ordinary with a rank, in one word. While the word is as it was at first
+//! there is nothing to look up.
+//!
+//! The upper bits hold how many forks had led to the process that became the rank. They differ from
+//! that process's own count in a child of it, which is not the rank.
 
 use std::sync::Arc;
 
 use super::RankContext;
 use crate::error::{Error, Result};
 use crate::faults::Injector;
+use crate::shm::forks::{self, NEEDS_RANK};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Revocation, plain};
 use crate::trace::Recorder;
 
@@ -22,7 +27,24 @@ const TRACED: u64 = 4;
 /// call was told.
 pub(super) const ENDED: u64 = 8;
 
+/// Where the number of forks begins.
+const FORKS: u32 = 4;
+
+/// All bits of the number of forks.
+const FORKED: u64 = u64::MAX << FORKS;
+
+/// Returns the word of a rank that this process becomes.
+pub(super) fn ordinary() -> AtomicU64 {
+    AtomicU64::new(forks::count() << FORKS)
+}
+
 impl RankContext {
+    /// Returns what is out of the ordinary.
+    #[inline]
+    fn condition(&self) -> u64 {
+        plain::load(&self.state) ^ (forks::count() << FORKS)
+    }
+
     /// Marks that the rank leaves the job: no channel can do anything from now on.
     pub(crate) fn leave(&self) {
         plain::set_bits(&self.state, LEFT);
@@ -66,7 +88,7 @@ impl RankContext {
     /// Returns the recorder of this rank while it traces.
     #[inline]
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
-        if plain::load(&self.state) & TRACED == 0 { None } else { self.recorder.get() }
+        if self.condition() & TRACED == 0 { None } else { self.recorder.get() }
     }
 
     /// Has data checked on their way from now on. To be called before anything is moved.
@@ -82,14 +104,14 @@ impl RankContext {
     /// Returns whether faults are planned.
     #[inline]
     pub(crate) fn is_faulty(&self) -> bool {
-        plain::load(&self.state) & FAULTY != 0
+        self.condition() & FAULTY != 0
     }
 
-    /// Whether the rank is in the job, knows of no end of the epoch, and no faults are planned:
-    /// then any operation may be entered.
+    /// Whether this is the rank, which is in the job and knows of no end of the epoch, and no
+    /// faults are planned: then any operation may be entered.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
-        plain::load(&self.state) & (LEFT | FAULTY | ENDED) == 0
+        self.condition() & (LEFT | FAULTY | ENDED | FORKED) == 0
     }
 
     /// Ends the epoch as this rank's word: a collective call of it has failed, or the program has
@@ -101,29 +123,49 @@ impl RankContext {
         self.mapped.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
     }
 
-    /// Refuses a collective call when this rank knows that the epoch has ended.
+    /// Refuses a collective call when this is not the rank, or knows that the epoch has ended.
     ///
     /// # Errors
-    /// Those of [`RankContext::check`].
+    /// Those of [`RankContext::here`] and of [`RankContext::check`].
     #[cold]
     pub(crate) fn can_call(&self, operation: &'static str) -> Result<()> {
-        if plain::load(&self.state) & ENDED == 0 { Ok(()) } else { self.check(operation) }
+        self.here(operation)?;
+        if self.condition() & ENDED == 0 { Ok(()) } else { self.check(operation) }
     }
 
-    /// Whether the rank is in the job, knows of no end of the epoch, no faults are planned, and
-    /// nothing is noted: then there is nothing to look up.
+    /// Whether this is the rank, which is in the job and knows of no end of the epoch, no faults
+    /// are planned, and nothing is noted: then there is nothing to look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        plain::load(&self.state) == 0
+        self.condition() == 0
     }
 
-    /// Refuses `operation` when the rank has left the job.
+    /// Refuses `operation` when this is not the rank, or it has left the job.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     #[inline]
     pub(crate) fn present(&self, operation: &'static str) -> Result<()> {
-        if plain::load(&self.state) & LEFT == 0 { Ok(()) } else { Err(absent(operation)) }
+        if self.condition() & (LEFT | FORKED) == 0 { Ok(()) } else { Err(self.absent(operation)) }
+    }
+
+    /// Refuses `operation` in a child that the rank has forked.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    #[inline]
+    pub(crate) fn here(&self, operation: &'static str) -> Result<()> {
+        if self.condition() & FORKED == 0 { Ok(()) } else { Err(self.absent(operation)) }
+    }
+
+    #[cold]
+    fn absent(&self, operation: &'static str) -> Error {
+        let needs = if self.condition() & FORKED == 0 {
+            "a communicator: the last one of this rank was finalized or dropped"
+        } else {
+            NEEDS_RANK
+        };
+        Error::Unavailable { operation, needs }
     }
 
     /// Ends the epoch because this rank unwinds with work enqueued: nobody is to wait for what it
@@ -132,13 +174,5 @@ impl RankContext {
     pub(crate) fn mark_own_loss(&self) {
         self.mapped.life(self.rank).mark_lost(self.kernel());
         self.mapped.control().revoke(self.kernel(), Revocation::PeerLost(self.rank));
-    }
-}
-
-#[cold]
-fn absent(operation: &'static str) -> Error {
-    Error::Unavailable {
-        operation,
-        needs: "a communicator: the last one of this rank was finalized or dropped",
     }
 }

@@ -42,7 +42,8 @@ impl Event {
     /// Waits until the event is reached. Everything that was done before it is visible then.
     ///
     /// # Errors
-    /// Those of [`Event::query`]; [`Error::Cancelled`].
+    /// Those of [`Event::query`]; [`Error::Cancelled`]; [`Error::Unavailable`] in a child that the
+    /// rank has forked before.
     pub fn synchronise(&self) -> Result<()> {
         self.latest().map_or(Ok(()), |record| record.wait())
     }
@@ -76,6 +77,10 @@ impl EventRecord {
     }
 
     fn wait(&self) -> Result<()> {
+        if self.when()?.is_none() {
+            // In a child of a fork nobody is left who could reach it.
+            self.0.context.here("synchronise")?;
+        }
         self.0.wait_cancellable("synchronise", |reached| reached.as_ref().map(known))?.map(drop)
     }
 }

@@ -98,9 +98,11 @@ impl Communicator {
     /// one may, and sleeps when there is nothing to do.
     ///
     /// # Errors
-    /// [`Error::Os`] when the thread cannot be started.
+    /// [`Error::Os`] when the thread cannot be started; [`Error::Unavailable`] in a child that the
+    /// rank has forked.
     pub fn stream(&self) -> Result<Stream> {
         let context = Arc::clone(self.context());
+        context.here("stream")?;
         let queue = StreamQueue::new(&context);
         let worker = Some(queue.start()?);
         Ok(Stream { context, members: Arc::clone(&self.members), queue, worker })
@@ -135,8 +137,9 @@ impl Stream {
     /// Says whether all is done that was enqueued.
     ///
     /// # Errors
-    /// [`Error::StreamFailed`].
+    /// [`Error::StreamFailed`]; [`Error::Unavailable`] in a child that the rank has forked.
     pub fn query(&self) -> Result<StreamStatus> {
+        self.context.here("query")?;
         self.queue.query()
     }
 
@@ -144,12 +147,13 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::StreamFailed`]; [`Error::Unavailable`] for a function that the stream itself has
-    /// called.
+    /// called, and in a child that the rank has forked.
     pub fn synchronise(&self) -> Result<()> {
         if self.is_on_its_thread() {
             let needs = "a thread other than the stream's, which would wait for itself";
             return Err(Error::Unavailable { operation: "synchronise", needs });
         }
+        self.context.here("synchronise")?;
         self.queue.synchronise()
     }
 
@@ -170,6 +174,7 @@ impl Stream {
         context: &Arc<RankContext>,
         work: impl FnOnce(Option<&Failure>) -> Result<()> + Send + 'static,
     ) -> Result<()> {
+        self.context.here(operation)?;
         self.queue.push(StreamTask { operation, context: Arc::clone(context), work: Box::new(work) })
     }
 

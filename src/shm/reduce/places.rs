@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use super::{MAX_PLACES, Source, SourcePlace, Target};
 use crate::error::{Error, Result};
 use crate::shm::copy::CopyKernel;
-use crate::shm::mapping::to_usize;
+use crate::shm::to_usize;
 
 /// Few enough places for small tables, which cost nothing to clear.
 const FEW: usize = 8;

@@ -28,7 +28,7 @@
 
 use super::places::OperandAddresses;
 use crate::shm::copy::{StorePolicy, StorePurpose, takes_over, with_measured_policy};
-use crate::shm::mapping::to_usize;
+use crate::shm::to_usize;
 
 /// Bytes of a cache line, of which a store past the cache should fill all.
 pub(super) const LINE: usize = 64;

@@ -8,7 +8,7 @@
 use super::{Span, copy};
 use crate::error::{Error, Result};
 use crate::shm::CacheHint;
-use crate::shm::mapping::to_usize;
+use crate::shm::to_usize;
 
 /// Bytes that are put into a place.
 #[derive(Clone, Copy, Debug)]

@@ -65,6 +65,37 @@ def test_all_gradients_of_ddp_lie_in_the_heap_which_does_not_grow():
     run(2, ddp_in_the_heap)
 
 
+def children_of_ddp(rank, n):
+    wrapped = torch.nn.parallel.DistributedDataParallel(model(), gradient_as_bucket_view=True)
+    for _ in range(2):
+        wrapped.zero_grad()
+        wrapped(torch.full((4, 64), float(rank))).sum().backward()
+    weight = wrapped.module[0].weight
+    before, (told, tell) = weight.grad.clone(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)
+        kept = torch.equal(weight.grad, before)
+        # An evaluation that measures gradients, clips and clears them.
+        wrapped.module(torch.full((4, 64), 5.0)).sum().backward()
+        torch.nn.utils.clip_grad_norm_(wrapped.parameters(), 1e-3)
+        wrapped.zero_grad(set_to_none=False)
+        os._exit(0 if kept and not weight.grad.any() else 7)
+    dist.barrier()
+    assert torch.equal(weight.grad, before)
+    wrapped(torch.full((4, 64), float(rank))).sum().backward()
+    after = weight.grad.clone()
+    assert not torch.equal(after, before)
+    os.write(tell, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(weight.grad, after)
+    dist.barrier()
+
+
+def test_a_forked_child_has_gradients_of_its_own():
+    run(2, children_of_ddp)
+
+
 def fsdp_in_the_heap(rank, n):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
