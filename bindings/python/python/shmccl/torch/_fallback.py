@@ -5,6 +5,7 @@ gather_single. It has no windows and no reconfigure, does not put DDP's buckets 
 neither be polled nor tell sequence numbers, durations and sources.
 """
 
+import bisect
 import contextlib
 import ctypes
 import datetime
@@ -44,6 +45,7 @@ TYPES = {
     torch.bfloat16: 7, torch.float32: 8, torch.float64: 9, torch.float8_e4m3fn: 10, torch.float8_e5m2: 11, torch.int16: 12,
     torch.uint16: 13, torch.bool: 14, torch.complex64: 15, torch.complex128: 16,
 }
+ITEMSIZES = {code: dtype.itemsize for dtype, code in TYPES.items()}
 SUM, AVG, PREMUL_SUM = 0, 4, "PREMUL_SUM"
 # By the value of torch's operator, which is its hash as well: what else tells it makes an object.
 OPERATORS = {
@@ -521,6 +523,48 @@ def offsets(counts):
     return [0, *itertools.accumulate(counts)][:-1]
 
 
+def spans(call, size):
+    """The addresses at which a call's input and output begin and end."""
+    wholes = {ALL_GATHER: (1, size), GATHER: (1, size), REDUCE_SCATTER: (size, 1), SCATTER: (size, 1)}
+    block = call.count * ITEMSIZES[call.datatype]
+    read, written = (block * blocks for blocks in wholes.get(call.operation, (1, 1)))
+    if call.operation == ALL_TO_ALL_V:
+        read, written = sum(call.sendcounts), sum(call.recvcounts)
+    return [(at, at + (length if at else 0)) for at, length in ((call.sendbuff, read), (call.recvbuff, written))]
+
+
+def is_in_place(call, source, target, rank):
+    """Whether both buffers are one, or one is this rank's block of the other."""
+    if call.sendcounts != call.recvcounts:
+        return False
+    read, written = source[1] - source[0], target[1] - target[0]
+    if read == written:
+        return source[0] == target[0]
+    return source[0] == target[0] + rank * read if read < written else target[0] == source[0] + rank * written
+
+
+def detach_inputs(calls, connection):
+    """Copies the inputs that the calls would write before they have read them, and returns the copies.
+
+    Torch's calls, and blocks of calls, read all their inputs as these are at the begin.
+    """
+    if len(calls) == 1 and calls[0].sendbuff == calls[0].recvbuff:
+        return []
+    pairs = [spans(call, connection.size) for call in calls]
+    written = sorted(target for _, target in pairs if target[0] < target[1])
+    starts, reach = [start for start, _ in written], list(itertools.accumulate((end for _, end in written), max))
+    are_apart = all(end <= start for end, start in zip(reach, starts[1:]))
+    copies = []
+    for call, (source, target) in zip(calls, pairs):
+        before = bisect.bisect_left(starts, source[1])
+        is_written = source[0] < source[1] and before and reach[before - 1] > source[0]
+        if is_written and not (are_apart and is_in_place(call, source, target, connection.rank)):
+            source_bytes = (ctypes.c_char * (source[1] - source[0])).from_address(source[0])
+            copies.append(torch.frombuffer(source_bytes, dtype=torch.uint8).clone())
+            call.sendbuff = copies[-1].data_ptr()
+    return copies
+
+
 class PythonBackend(InPython):
     def __init__(self, store, rank, size, timeout, name, ranks, place, reconfigurable):
         global table
@@ -584,6 +628,8 @@ class PythonBackend(InPython):
         if self._batch and self._batch.thread == threading.get_ident():
             return self._batch.add(calls, True, outputs, kept, after)
         self._sequence += 1
+        if copies := detach_inputs(calls, self._connection):
+            kept = [*kept, *copies]
         timeout = self._own_timeout(opts)
         if not opts.asyncOp and timeout is None:
             return self._execute(operation, calls, outputs, after)
@@ -635,7 +681,7 @@ class PythonBackend(InPython):
 
     @staticmethod
     def _alone(call):
-        length = call.count * next((dtype.itemsize for dtype, code in TYPES.items() if code == call.datatype), 1)
+        length = call.count * ITEMSIZES[call.datatype]
         if call.operation == ALL_TO_ALL_V:
             length = call.sendcounts[0]
         if length and call.sendbuff and call.recvbuff and call.sendbuff != call.recvbuff:
@@ -655,6 +701,7 @@ class PythonBackend(InPython):
         if batch is None:
             raise RuntimeError("shmccl: the end of a coalescing block that was not begun")
         self._sequence += bool(batch.collectives)
+        batch.work.kept = [*batch.work.kept, *detach_inputs([*batch.collectives, *batch.messages], self._connection)]
         return self._begin(batch.work, batch.collectives, batch.messages)
 
     # Collectives -----------------------------------------------------------------------------------------------------

@@ -77,6 +77,20 @@ def finish(gloo, work, over):
         over.set_exception(error)
 
 
+def overlap(tensor, other):
+    """Whether two contiguous tensors have bytes in common."""
+    begin, start = tensor.data_ptr(), other.data_ptr()
+    return begin < start + other.nbytes and start < begin + tensor.nbytes
+
+
+def apart(inputs, outputs):
+    """The inputs of one call, which reads all of them as they are at its begin: copies of those that it writes before."""
+    def is_written(index):
+        return any(overlap(inputs[index], output) for other, output in enumerate(outputs) if other != index)
+
+    return [source.clone() if is_written(index) else source for index, source in enumerate(inputs)]
+
+
 def make_options(kind, timeout, **fields):
     """Options of an operation within another one, which has so much time."""
     made = kind()
@@ -226,8 +240,12 @@ class SeveralHosts(InPython):
 
     def allreduce_coalesced(self, tensors, options):
         def all_of_them():
-            for tensor in tensors:
-                self._all_reduce(tensor, options.reduceOp, options.timeout)
+            sums = apart(tensors, tensors)
+            for total in sums:
+                self._all_reduce(total, options.reduceOp, options.timeout)
+            for tensor, total in zip(tensors, sums):
+                if tensor is not total:
+                    tensor.copy_(total)
 
         return self._run(all_of_them, (), options, tensors)
 
@@ -329,7 +347,11 @@ class SeveralHosts(InPython):
     def all_gather_single_coalesced(self, outputs, inputs, options):
         for output, source in zip(outputs, inputs, strict=True):
             check_blocks(output, source, self.size(), "all_gather_single_coalesced")
-        return self._by_gloo("all_gather_single_coalesced", outputs, inputs, options, outputs)
+
+        def all_of_them():
+            self._move(self._whole, "all_gather_single_coalesced", outputs, apart(inputs, outputs), options)
+
+        return self._run(all_of_them, (), options, outputs)
 
     def gather(self, outputs, inputs, options):
         source = only(inputs, "gather")
@@ -379,7 +401,7 @@ class SeveralHosts(InPython):
             check_reduction(output.dtype, options.reduceOp, name)
 
         def all_of_them():
-            for output, source in pairs:
+            for output, source in zip(outputs, apart(inputs, outputs)):
                 self._reduce_scatter(output, source, options.reduceOp, options.timeout)
 
         return self._run(all_of_them, (), options, outputs)

@@ -17,6 +17,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/safe_numerics.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -251,6 +252,16 @@ Tensor gathered(const Tensors& list) {
   return at::cat(flat);
 }
 
+// A tensor in memory that torch has not allocated. Its storage grows as any other does: into memory of torch's own.
+Tensor lent(void* memory, at::IntArrayRef sizes, std::function<void(void*)> release, const at::TensorOptions& options) {
+  return at::for_blob(memory, sizes)
+      .deleter(std::move(release))
+      .options(options)
+      .resizeable_storage()
+      .allocator(c10::GetCPUAllocator())
+      .make_tensor();
+}
+
 using Actions = std::vector<std::function<void()>>;
 
 // Memory in one piece for the results of a list: where that lies, or a tensor that `after` copies into it.
@@ -354,6 +365,92 @@ Step meeting_point(const Tensor& token) {
 
 // The memory of a tensor. The front end counts versions; the bytes are the engine's for the time of the call.
 void* data(const Tensor& tensor) { return tensor.mutable_data_ptr(); }
+
+// Bytes that a step reads or writes.
+struct Span {
+  const char* begin = nullptr;
+  size_t bytes = 0;
+
+  const char* end() const { return begin + bytes; }
+};
+
+size_t total(const std::vector<size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), size_t{0}); }
+
+Span input_of(const Step& step, size_t size) {
+  const auto& call = step.call;
+  const bool is_whole = call.operation == shmcclOpReduceScatter || call.operation == shmcclOpScatter;
+  const size_t bytes = step.blocks ? total((*step.blocks)[0]) : step.bytes * (is_whole ? size : 1);
+  return {static_cast<const char*>(call.sendbuff), call.sendbuff ? bytes : 0};
+}
+
+Span output_of(const Step& step, size_t size) {
+  const auto& call = step.call;
+  const bool is_whole = call.operation == shmcclOpAllGather || call.operation == shmcclOpGather;
+  const size_t bytes = step.blocks ? total((*step.blocks)[2]) : step.bytes * (is_whole ? size : 1);
+  return {static_cast<const char*>(call.recvbuff), call.recvbuff ? bytes : 0};
+}
+
+bool overlap(const Span& a, const Span& b) { return a.bytes && b.bytes && a.begin < b.end() && b.begin < a.end(); }
+
+// Whether a step is in place, as the engine has it: both buffers are one, or one is the rank's block of the other.
+bool is_in_place(const Step& step, const Span& input, const Span& output, size_t rank) {
+  if (step.blocks && (*step.blocks)[0] != (*step.blocks)[2]) return false;
+  if (input.bytes == output.bytes) return input.begin == output.begin;
+  if (input.bytes < output.bytes) return input.begin == output.begin + rank * input.bytes;
+  return output.begin == input.begin + rank * output.bytes;
+}
+
+// Where the steps of a job write.
+class Outputs {
+ public:
+  Outputs(const c10::SmallVector<Step, 1>& steps, size_t size) {
+    for (const auto& step : steps) {
+      if (const auto output = output_of(step, size); output.bytes) spans_.push_back(output);
+    }
+    std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    const char* reach = nullptr;
+    for (const auto& span : spans_) {
+      are_apart_ = are_apart_ && reach <= span.begin;
+      reach_.push_back(reach = std::max(reach, span.end()));
+    }
+  }
+
+  bool are_apart() const { return are_apart_; }
+
+  bool overlap(const Span& input) const {
+    const auto behind = std::lower_bound(spans_.begin(), spans_.end(), input.end(),
+                                         [](const Span& span, const char* end) { return span.begin < end; });
+    return input.bytes && behind != spans_.begin() && reach_[behind - spans_.begin() - 1] > input.begin;
+  }
+
+ private:
+  std::vector<Span> spans_;
+  // The highest end of each span and of those before it.
+  std::vector<const char*> reach_;
+  bool are_apart_ = true;
+};
+
+// Copies the inputs that a job would write before it has read them: torch's calls, and blocks of calls, read all their
+// inputs as these are at the begin.
+void detach_inputs(Job& job, int rank, int size) {
+  const auto n = static_cast<size_t>(size);
+  const auto is_fine = [&](const Step& step, const Span& input, const Span& output) {
+    return is_in_place(step, input, output, static_cast<size_t>(rank));
+  };
+  if (job.steps.size() == 1) {
+    const auto input = input_of(job.steps[0], n), output = output_of(job.steps[0], n);
+    if (!overlap(input, output) || is_fine(job.steps[0], input, output)) return;
+  }
+  const Outputs outputs(job.steps, n);
+  for (auto& step : job.steps) {
+    const auto input = input_of(step, n);
+    if (!outputs.overlap(input) || (outputs.are_apart() && is_fine(step, input, output_of(step, n)))) continue;
+    auto* bytes = const_cast<char*>(input.begin);
+    auto copy = at::from_blob(bytes, {static_cast<int64_t>(input.bytes)}, at::TensorOptions().dtype(at::kByte)).clone();
+    step.call.sendbuff = copy.const_data_ptr();
+    job.kept.push_back(std::move(copy));
+  }
+}
 
 // Does a step in a group of one.
 void run_alone(const Step& step) {
@@ -1090,7 +1187,7 @@ class SharedWindow : public c10d::Window {
     const at::IntArrayRef sizes(place.sizes.data(), static_cast<size_t>(place.dimensions));
     if (place.count == 0) return at::empty(sizes, options);
     void* memory = address(rank, place.offset, static_cast<size_t>(place.count) * options.dtype().itemsize());
-    return at::from_blob(memory, sizes, [kept = connection_](void*) {}, options);
+    return lent(memory, sizes, [kept = connection_](void*) {}, options);
   }
 
   c10d::WindowAttr get_attr(int64_t peer) override {
@@ -1253,8 +1350,8 @@ class SharedBackend : public c10d::Backend {
     const auto sent = split_bytes(input, input_splits), received = split_bytes(output, output_splits);
     const bool is_even = output_splits.empty() && input_splits.empty();
     TORCH_CHECK_VALUE(!is_even || sent == received, "shmccl: all_to_all_single: tensors of ", input.sizes(), " and ", output.sizes());
-    auto made = is_even ? step(shmcclOpAlltoAll, data(input), data(output), sent[0])
-                        : exchange(data(input), data(output), sent, received);
+    // One rank may name the sizes of its blocks, and another one none.
+    auto made = exchange(data(input), data(output), sent, received);
     return run({"all_to_all_single", OpType::ALLTOALL_BASE, {made}, {output}, {input}}, opts);
   }
 
@@ -1374,6 +1471,7 @@ class SharedBackend : public c10d::Backend {
   WorkPtr endCoalescing() override {
     const auto block = blocks().extract(this);
     TORCH_CHECK(block, "shmccl: the end of a coalescing block that was not begun");
+    detach_inputs(block.mapped()->job(), rank_, size_);
     const auto& steps = block.mapped()->job().steps;
     if (!std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.is_message; })) sequence_++;
     block.mapped()->begin(true);
@@ -1512,14 +1610,22 @@ class SharedBackend : public c10d::Backend {
 
   // Memory ------------------------------------------------------------------------------------------------------------------
 
-  // A tensor in this rank's heap, or an ordinary one where that is full.
+  // Memory of DistributedDataParallel's buckets. Of complex numbers it has pairs of real ones there.
   Tensor allocateTensor(long count, at::TensorOptions options) override {
+    const auto type = options.dtype().toScalarType();
+    if (!at::isComplexType(type)) return heap_tensor(count, options);
+    return heap_tensor(2 * count, options.dtype(c10::toRealValueType(type)));
+  }
+
+  // A tensor in this rank's heap, or an ordinary one where that is full or the type is one that needs more than memory.
+  Tensor heap_tensor(long count, const at::TensorOptions& options) {
     TORCH_CHECK_VALUE(count >= 0, "shmccl: allocate_tensor of ", count, " elements");
     TORCH_CHECK_VALUE(options.device().is_cpu(), "shmccl: allocate_tensor gives memory of the CPU");
     uint64_t bytes = 0;
     const bool is_counted = !c10::mul_overflows(static_cast<uint64_t>(count), uint64_t{options.dtype().itemsize()}, &bytes);
     auto connection = current();
-    void* memory = is_counted ? connection->allocate(bytes) : nullptr;
+    const bool is_plain = is_counted && !at::isQIntType(options.dtype().toScalarType());
+    void* memory = is_plain ? connection->allocate(bytes) : nullptr;
     if (!memory) {
       connection->ordinary_tensors++;
       return at::empty({count}, options);
@@ -1531,7 +1637,7 @@ class SharedBackend : public c10d::Backend {
       connection->heap_bytes -= bytes;
       if (connection->is_here()) table->MemFree(memory);
     };
-    return at::from_blob(memory, {count}, release, options);
+    return lent(memory, {count}, release, options);
   }
 
   // Torch before 2.14 has no such method.
@@ -1665,6 +1771,7 @@ class SharedBackend : public c10d::Backend {
       block->second->job().append(std::move(job));
       return block->second;
     }
+    detach_inputs(job, rank_, size_);
     const uint64_t sequence = c10d::isP2POp(job.type) ? sequence_.load() : ++sequence_;
     auto work = pending(std::move(job), sequence, timeout);
     work->begin(is_async);
@@ -1705,5 +1812,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("ranks"),
            py::arg("place"), py::arg("reconfigurable"), py::call_guard<py::gil_scoped_release>())
       .def("holds", &SharedBackend::holds)
+      .def("allocate_tensor",
+           [](SharedBackend& self, long count, at::ScalarType type, at::Device device) {
+             return self.heap_tensor(count, at::TensorOptions().dtype(type).device(device));
+           },
+           py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"), py::call_guard<py::gil_scoped_release>())
       .def("memory_stats", &SharedBackend::getMemoryStats);
 }
