@@ -468,6 +468,17 @@ def only(tensors, operation):
     return check(tensors[0], operation)
 
 
+def in_one_piece(tensor, operation):
+    """An input as the engine reads it. One that does not lie in one piece is copied."""
+    return check(tensor if tensor.layout != torch.strided else tensor.contiguous(), operation)
+
+
+def only_input(tensors, operation):
+    if len(tensors) != 1:
+        raise ValueError(f"shmccl: {operation} takes one tensor per rank, not {len(tensors)}")
+    return in_one_piece(tensors[0], operation)
+
+
 def check_same_type(a, b, operation):
     if a.dtype != b.dtype:
         raise TypeError(f"shmccl: {operation}: input is {b.dtype}, output {a.dtype}")
@@ -713,12 +724,13 @@ class PythonBackend(InPython):
         return self._run("all_reduce", [call], opts, tensors)
 
     def allreduce_coalesced(self, tensors, opts):
-        calls = []
-        for tensor in tensors:
-            check(tensor, "all_reduce_coalesced")
-            address = tensor.data_ptr()
-            calls.append(self._reduction(ALL_REDUCE, address, address, tensor, opts.reduceOp, "all_reduce_coalesced"))
-        return self._run("all_reduce_coalesced", calls, opts, tensors)
+        calls, sources = [], [in_one_piece(tensor, "all_reduce_coalesced") for tensor in tensors]
+        for source in sources:
+            address = source.data_ptr()
+            calls.append(self._reduction(ALL_REDUCE, address, address, source, opts.reduceOp, "all_reduce_coalesced"))
+        copies = [(tensor, source) for tensor, source in zip(tensors, sources) if not tensor.is_contiguous()]
+        after = (lambda: [tensor.copy_(source) for tensor, source in copies]) if copies else None
+        return self._run("all_reduce_coalesced", calls, opts, tensors, sources, after)
 
     def reduce(self, tensors, opts):
         tensor = only(tensors, "reduce")
@@ -732,25 +744,33 @@ class PythonBackend(InPython):
         return self._run("broadcast", [call], opts, tensors)
 
     def all_gather_single(self, output, source, opts):
-        check_blocks(output, source, self.size(), "all_gather_single")
-        call = make(ALL_GATHER, source.data_ptr(), output.data_ptr(), source.nbytes)
-        return self._run("all_gather_single", [call], opts, [output], [source])
+        return self._gather_blocks("all_gather_single", [output], [source], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
-        calls = []
+        return self._gather_blocks("all_gather_single_coalesced", outputs, inputs, opts)
+
+    def _gather_blocks(self, operation, outputs, inputs, opts):
+        calls, kept, copies = [], [], []
         for output, source in zip(outputs, inputs, strict=True):
-            check_blocks(output, source, self.size(), "all_gather_single_coalesced")
-            calls.append(make(ALL_GATHER, source.data_ptr(), output.data_ptr(), source.nbytes))
-        return self._run("all_gather_single_coalesced", calls, opts, outputs, inputs)
+            source, target = in_one_piece(source, operation), output if output.layout != torch.strided else output.contiguous()
+            check_blocks(target, source, self.size(), operation)
+            calls.append(make(ALL_GATHER, source.data_ptr(), target.data_ptr(), source.nbytes))
+            kept += [source, target]
+            if target is not output:
+                copies.append((output, target))
+        after = (lambda: [output.copy_(target) for output, target in copies]) if copies else None
+        return self._run(operation, calls, opts, outputs, kept, after)
 
     def _reduce_scatter_call(self, output, source, opts):
         check_blocks(source, output, self.size(), "reduce_scatter")
         return self._reduction(REDUCE_SCATTER, source.data_ptr(), output.data_ptr(), output, opts.reduceOp, "reduce_scatter")
 
     def reduce_scatter_single(self, output, source, opts):
+        source = in_one_piece(source, "reduce_scatter_single")
         return self._run("reduce_scatter_single", [self._reduce_scatter_call(output, source, opts)], opts, [output], [source])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        inputs = [in_one_piece(source, "reduce_scatter_single_coalesced") for source in inputs]
         calls = [self._reduce_scatter_call(output, source, opts) for output, source in zip(outputs, inputs, strict=True)]
         return self._run("reduce_scatter_single_coalesced", calls, opts, outputs, inputs)
 
@@ -761,16 +781,16 @@ class PythonBackend(InPython):
         return self._run("reduce_scatter", [self._reduce_scatter_call(output, source, opts)], opts, outputs, [source])
 
     def allgather(self, outputs, inputs, opts):
-        source = only(inputs, "all_gather")
+        source = only_input(inputs, "all_gather")
         check_list(outputs[0], source, self.size(), "all_gather")
         target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
         call = make(ALL_GATHER, source.data_ptr(), target.data_ptr(), source.nbytes)
         return self._run("all_gather", [call], opts, outputs[0], [source, target], lambda: copy_out(target, outputs[0]))
 
     def allgather_coalesced(self, outputs, inputs, opts):
-        calls, kept, copies = [], list(inputs), []
-        for index, source in enumerate(inputs):
-            check(source, "all_gather_coalesced")
+        kept = [in_one_piece(source, "all_gather_coalesced") for source in inputs]
+        calls, copies = [], []
+        for index, source in enumerate(list(kept)):
             targets = [tensors[index] for tensors in outputs]
             check_list(targets, source, self.size(), "all_gather_coalesced")
             target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
@@ -781,7 +801,7 @@ class PythonBackend(InPython):
         return self._run("all_gather_coalesced", calls, opts, results, kept, lambda: [copy_out(*copy) for copy in copies])
 
     def gather(self, outputs, inputs, opts):
-        source = only(inputs, "gather")
+        source = only_input(inputs, "gather")
         if opts.rootRank != self.rank():
             call = make(GATHER, source.data_ptr(), 0, source.nbytes, opts.rootRank)
             return self._run("gather", [call], opts, [], [source])

@@ -206,6 +206,19 @@ const Tensor& only(const Tensors& tensors, const char* operation) {
   return tensors[0];
 }
 
+// An input as the engine reads it. One that does not lie in one piece is copied.
+Tensor in_one_piece(const Tensor& input, const char* operation) {
+  check_dense(input, operation);
+  auto read = input.contiguous();
+  check_tensor(read, operation);
+  return read;
+}
+
+Tensor only_input(const Tensors& inputs, const char* operation) {
+  TORCH_CHECK_VALUE(inputs.size() == 1, "shmccl: ", operation, " takes one tensor per rank, not ", inputs.size());
+  return in_one_piece(inputs[0], operation);
+}
+
 void check_same_type(const Tensor& a, const Tensor& b, const char* operation) {
   TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "shmccl: ", operation, ": input is ", b.scalar_type(), ", output ",
                    a.scalar_type());
@@ -1292,7 +1305,11 @@ class SharedBackend : public c10d::Backend {
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
     Job job{"all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, {}, tensors};
-    for (const auto& tensor : tensors) job.steps.push_back(all_reduce_step(tensor, opts));
+    for (const auto& tensor : tensors) {
+      const auto source = in_one_piece(tensor, job.operation), target = tensor.is_contiguous() ? tensor : landing({tensor}, job.after);
+      job.steps.push_back(reduction(shmcclOpAllReduce, data(source), data(target), source, opts.reduceOp, "all_reduce"));
+      job.kept.push_back(source);
+    }
     return run(std::move(job), opts);
   }
 
@@ -1311,35 +1328,40 @@ class SharedBackend : public c10d::Backend {
   }
 
   WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& opts) override {
-    auto made = all_gather_step(output, input, "all_gather_single");
-    return run({"all_gather_single", OpType::_ALLGATHER_BASE, {made}, {output}, {input}}, opts);
+    Job job{"all_gather_single", OpType::_ALLGATHER_BASE, {}, {output}};
+    append_all_gather(job, output, input);
+    return run(std::move(job), opts);
   }
 
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
     Job job{"all_gather_single_coalesced", kAllGatherCoalesced, {}, outputs, inputs};
     check_pairs(job);
-    for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(all_gather_step(outputs[i], inputs[i], job.operation));
+    for (size_t i = 0; i < inputs.size(); i++) append_all_gather(job, outputs[i], inputs[i]);
     return run(std::move(job), opts);
   }
 
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& opts) override {
-    auto made = reduce_scatter_step(output, input, opts, "reduce_scatter_single");
-    return run({"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE, {made}, {output}, {input}}, opts);
+    const auto source = in_one_piece(input, "reduce_scatter_single");
+    auto made = reduce_scatter_step(output, source, opts, "reduce_scatter_single");
+    return run({"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE, {made}, {output}, {source}}, opts);
   }
 
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) override {
     Job job{"reduce_scatter_single_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, {}, outputs, inputs};
     check_pairs(job);
-    for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(reduce_scatter_step(outputs[i], inputs[i], opts, job.operation));
+    for (size_t i = 0; i < inputs.size(); i++) {
+      job.kept[i] = in_one_piece(inputs[i], job.operation);
+      job.steps.push_back(reduce_scatter_step(outputs[i], job.kept[i], opts, job.operation));
+    }
     return run(std::move(job), opts);
   }
 
   WorkPtr gather_into_tensor(Tensor& output, Tensor& input, const c10d::GatherOptions& opts) {
     const bool is_receiver = is_root(opts, "gather_single");
-    if (is_receiver) check_blocks(output, input, size_, "gather_single");
-    else check_tensor(input, "gather_single");
-    auto made = step(shmcclOpGather, data(input), is_receiver ? data(output) : nullptr, input.nbytes(), opts.rootRank);
-    return run({"gather_single", OpType::GATHER, {made}, is_receiver ? Tensors{output} : Tensors{}, {input}}, opts);
+    const auto source = in_one_piece(input, "gather_single");
+    if (is_receiver) check_blocks(output, source, size_, "gather_single");
+    auto made = step(shmcclOpGather, data(source), is_receiver ? data(output) : nullptr, source.nbytes(), opts.rootRank);
+    return run({"gather_single", OpType::GATHER, {made}, is_receiver ? Tensors{output} : Tensors{}, {source}}, opts);
   }
 
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
@@ -1365,9 +1387,9 @@ class SharedBackend : public c10d::Backend {
   // Collectives of lists ----------------------------------------------------------------------------------------------
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
-    const auto& input = only(inputs, "all_gather");
+    const auto input = only_input(inputs, "all_gather");
     TORCH_CHECK_VALUE(outputs.size() == 1, "shmccl: all_gather takes one list of outputs");
-    Job job{"all_gather", OpType::ALLGATHER, {}, outputs[0], inputs};
+    Job job{"all_gather", OpType::ALLGATHER, {}, outputs[0], {input}};
     gather_into(job, outputs[0], input, shmcclOpAllGather, 0);
     return run(std::move(job), opts);
   }
@@ -1376,18 +1398,18 @@ class SharedBackend : public c10d::Backend {
     TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "shmccl: all_gather_coalesced needs a list for each rank");
     Job job{"all_gather_coalesced", OpType::ALLGATHER_COALESCED, {}, {}, inputs};
     for (size_t i = 0; i < inputs.size(); i++) {
-      check_tensor(inputs[i], job.operation);
+      job.kept[i] = only_input({inputs[i]}, job.operation);
       Tensors targets;
       for (auto& list : outputs) targets.push_back(list.at(i));
       job.outputs.insert(job.outputs.end(), targets.begin(), targets.end());
-      gather_into(job, targets, inputs[i], shmcclOpAllGather, 0);
+      gather_into(job, targets, Tensor(job.kept[i]), shmcclOpAllGather, 0);
     }
     return run(std::move(job), opts);
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override {
-    const auto& input = only(inputs, "gather");
-    Job job{"gather", OpType::GATHER, {}, {}, inputs};
+    const auto input = only_input(inputs, "gather");
+    Job job{"gather", OpType::GATHER, {}, {}, {input}};
     if (is_root(opts, "gather")) {
       TORCH_CHECK_VALUE(outputs.size() == 1, "requires a single-element output list containing a list with ", size_, " tensors: gather");
       job.outputs = outputs[0];
@@ -1725,9 +1747,14 @@ class SharedBackend : public c10d::Backend {
     return reduction(shmcclOpAllReduce, data(tensor), data(tensor), tensor, opts.reduceOp, "all_reduce");
   }
 
-  Step all_gather_step(const Tensor& output, const Tensor& input, const char* operation) const {
-    check_blocks(output, input, size_, operation);
-    return step(shmcclOpAllGather, data(input), data(output), input.nbytes());
+  // Lets a job gather `input` of all ranks into one tensor.
+  void append_all_gather(Job& job, const Tensor& output, const Tensor& input) const {
+    check_dense(output, job.operation);
+    const auto source = in_one_piece(input, job.operation);
+    const auto target = output.is_contiguous() ? output : landing({output}, job.after);
+    check_blocks(target, source, size_, job.operation);
+    job.steps.push_back(step(shmcclOpAllGather, data(source), data(target), source.nbytes()));
+    job.kept.push_back(source);
   }
 
   Step reduce_scatter_step(const Tensor& output, const Tensor& input, const c10d::ReduceScatterOptions& opts, const char* operation) const {
