@@ -43,7 +43,8 @@ def freed_and_taken_again(tensor):
 
 
 def shared(tensor):
-    return tensor.share_memory_().is_shared(), tensor.untyped_storage().resizable(), described(tensor)
+    resizable = IS_SHIM and tensor.share_memory_().untyped_storage().resizable()
+    return tensor.is_shared(), resizable, described(tensor.share_memory_())
 
 
 def saved(tensor):

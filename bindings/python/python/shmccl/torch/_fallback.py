@@ -34,6 +34,8 @@ VERSION = 1
 
 SUCCESS, INTERNAL_ERROR, INVALID_ARGUMENT, IN_PROGRESS, TIMEOUT, INTERRUPTED = 0, 3, 4, 7, 11, 19
 (ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, ALL_TO_ALL_V, SEND, RECV) = range(11)
+# Both buffers of these have one length.
+WITH_EQUAL_BUFFERS = (ALL_REDUCE, REDUCE, BROADCAST)
 ANY_SOURCE = -1
 UINT8, MAX = 1, 3
 NO_TIMEOUT = datetime.timedelta(0)
@@ -45,6 +47,8 @@ TYPES = {
     torch.bfloat16: 7, torch.float32: 8, torch.float64: 9, torch.float8_e4m3fn: 10, torch.float8_e5m2: 11, torch.int16: 12,
     torch.uint16: 13, torch.bool: 14, torch.complex64: 15, torch.complex128: 16,
 }
+# Tensors of these are more than memory.
+QUANTISED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
 ITEMSIZES = {code: dtype.itemsize for dtype, code in TYPES.items()}
 SUM, AVG, PREMUL_SUM = 0, 4, "PREMUL_SUM"
 # By the value of torch's operator, which is its hash as well: what else tells it makes an object.
@@ -559,7 +563,7 @@ def detach_inputs(calls, connection):
 
     Torch's calls, and blocks of calls, read all their inputs as these are at the begin.
     """
-    if len(calls) == 1 and calls[0].sendbuff == calls[0].recvbuff:
+    if len(calls) == 1 and calls[0].operation in WITH_EQUAL_BUFFERS and calls[0].sendbuff == calls[0].recvbuff:
         return []
     pairs = [spans(call, connection.size) for call in calls]
     written = sorted(target for _, target in pairs if target[0] < target[1])
@@ -601,6 +605,7 @@ class PythonBackend(InPython):
 
     def shutdown(self):
         self._connection.close()
+        super().shutdown()
 
     def holds(self, tensor):
         owner, offset = ctypes.c_int(-1), ctypes.c_uint64()
@@ -616,7 +621,7 @@ class PythonBackend(InPython):
         memory, comm = ctypes.c_void_p(), self._connection.collectives
         length = size * dtype.itemsize
         # ctypes would cut a longer one short.
-        is_counted = 0 < length <= sys.maxsize
+        is_counted = 0 < length <= sys.maxsize and dtype not in QUANTISED
         if not comm or not is_counted or table.MemAlloc(comm, ctypes.byref(memory), length):
             return torch.empty(size, dtype=dtype)
         return torch.frombuffer(HeapBytes.at(memory.value, length, self._connection), dtype=dtype)

@@ -161,6 +161,7 @@ class SeveralHosts(InPython):
         self._end("was shut down")
         for group in self._inner():
             group.shutdown()
+        super().shutdown()
 
     def _end(self, how):
         with self._lock:
