@@ -1,8 +1,8 @@
 """The backend without a compiler: a Python subclass of c10d's Backend over the engine's table of functions.
 
 It does the collectives and messages of the compiled one, at 5 to 8 us more for a call. Torch hands it no
-gather_single. It has no windows and no reconfigure, does not put DDP's buckets into the heap, and its works can
-neither be polled nor tell sequence numbers, durations and sources.
+gather_single. It has no windows and no reconfigure, does not put DDP's buckets into the heap, its tensors of the heap do
+not grow, and its works can neither be polled nor tell sequence numbers, durations and sources.
 """
 
 import bisect
