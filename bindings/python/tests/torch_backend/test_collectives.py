@@ -251,6 +251,32 @@ def put_together(rank, n):
                 equal(output, torch.full((i + 1,), float(sum(range(n)) + i * n)))
 
 
+def not_in_one_piece(rank, n):
+    """Inputs of which gloo takes columns, too, and outputs."""
+    def column(rank, count=2 * n):
+        return torch.arange(2.0 * count).add(100 * rank).view(count, 2)[:, 0]
+
+    every = [column(peer).contiguous() for peer in range(n)]
+    outputs = [torch.empty(2 * n) for _ in range(n)]
+    dist.all_gather(outputs, column(rank))
+    equal(torch.stack(outputs), torch.stack(every))
+    whole = torch.empty(2 * n * n, 2)[:, 0]
+    dist.all_gather_into_tensor(whole, column(rank))
+    equal(whole.contiguous(), torch.cat(every))
+    outputs = [torch.empty(2 * n) for _ in range(n)]
+    dist.all_gather_coalesced([[output] for output in outputs], [column(rank)])
+    equal(torch.stack(outputs), torch.stack(every))
+    outputs = [torch.empty(2 * n) for _ in range(n)]
+    dist.gather(column(rank), outputs if rank == 0 else None)
+    assert rank > 0 or torch.equal(torch.stack(outputs), torch.stack(every))
+    share = torch.empty(2)
+    dist.reduce_scatter_tensor(share, column(rank))
+    equal(share, sum(every)[2 * rank:2 * rank + 2])
+    total = column(rank)
+    dist.all_reduce_coalesced([total, torch.ones(1)])
+    equal(total.contiguous(), sum(every))
+
+
 def objects(rank, n):
     gathered = [None] * n
     dist.all_gather_object(gathered, {"rank": rank, "text": "x" * rank})
@@ -275,7 +301,7 @@ def large(rank, n):
 
 
 ALL = (all_reduce, reduce, reduce_scatter, broadcast, all_gather, all_gather_in_place, gather_and_scatter, gather_single, all_to_all,
-       uneven_splits, complex_numbers, premultiplied, put_together, objects, large)
+       uneven_splits, complex_numbers, premultiplied, put_together, not_in_one_piece, objects, large)
 # Torch hands gather_single to no backend in Python, and had none before 2.14.
 HAS_GATHER_SINGLE = IS_SHIM and hasattr(dist, "gather_single")
 ALL = [collective for collective in ALL if HAS_GATHER_SINGLE or collective is not gather_single]

@@ -116,6 +116,16 @@ def test_a_group_of_several_hosts_computes_what_one_of_one_host_does(program, la
     run(len(layout), on_hosts(program, layout), str(tmp_path / "store"))
 
 
+def in_detail(rank, n, path):
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    on_hosts(moves, "aab")(rank, n, path)
+    assert shmccl.torch.holds(shmccl.torch.empty(3)) == (rank < 2)
+
+
+def test_a_group_of_several_hosts_works_within_the_one_by_which_torch_checks_calls(tmp_path):
+    run(3, in_detail, str(tmp_path / "store"))
+
+
 def any_source(rank, n):
     with pytest.raises(RuntimeError, match="name the source"):
         dist.recv(torch.empty(3))

@@ -121,6 +121,9 @@ def _create(options, backend_options):
 def _backend(group=None):
     group = group or dist.distributed_c10d._get_default_group()
     backend = group._get_backend(torch.device("cpu"))
+    # Torch wraps backends in others that check their calls, and these have the name of what they wrap.
+    while hasattr(backend, "wrapped_pg"):
+        backend = backend.wrapped_pg
     if not hasattr(backend, "holds"):
         raise ValueError(f"the group's backend for CPUs is {backend.name()}, expected shmccl")
     return backend

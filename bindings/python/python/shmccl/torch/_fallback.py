@@ -1,10 +1,11 @@
 """The backend without a compiler: a Python subclass of c10d's Backend over the engine's table of functions.
 
 It does the collectives and messages of the compiled one, at 5 to 8 us more for a call. Torch hands it no
-gather_single. It has no windows and no reconfigure, does not put DDP's buckets into the heap, and its works can
-neither be polled nor tell sequence numbers, durations and sources.
+gather_single. It has no windows and no reconfigure, does not put DDP's buckets into the heap, its tensors of the heap do
+not grow, and its works can neither be polled nor tell sequence numbers, durations and sources.
 """
 
+import bisect
 import contextlib
 import ctypes
 import datetime
@@ -33,6 +34,8 @@ VERSION = 1
 
 SUCCESS, INTERNAL_ERROR, INVALID_ARGUMENT, IN_PROGRESS, TIMEOUT, INTERRUPTED = 0, 3, 4, 7, 11, 19
 (ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, ALL_TO_ALL_V, SEND, RECV) = range(11)
+# Both buffers of these have one length.
+WITH_EQUAL_BUFFERS = (ALL_REDUCE, REDUCE, BROADCAST)
 ANY_SOURCE = -1
 UINT8, MAX = 1, 3
 NO_TIMEOUT = datetime.timedelta(0)
@@ -44,6 +47,9 @@ TYPES = {
     torch.bfloat16: 7, torch.float32: 8, torch.float64: 9, torch.float8_e4m3fn: 10, torch.float8_e5m2: 11, torch.int16: 12,
     torch.uint16: 13, torch.bool: 14, torch.complex64: 15, torch.complex128: 16,
 }
+# Tensors of these are more than memory.
+QUANTISED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+ITEMSIZES = {code: dtype.itemsize for dtype, code in TYPES.items()}
 SUM, AVG, PREMUL_SUM = 0, 4, "PREMUL_SUM"
 # By the value of torch's operator, which is its hash as well: what else tells it makes an object.
 OPERATORS = {
@@ -466,6 +472,17 @@ def only(tensors, operation):
     return check(tensors[0], operation)
 
 
+def in_one_piece(tensor, operation):
+    """An input as the engine reads it. One that does not lie in one piece is copied."""
+    return check(tensor if tensor.layout != torch.strided else tensor.contiguous(), operation)
+
+
+def only_input(tensors, operation):
+    if len(tensors) != 1:
+        raise ValueError(f"shmccl: {operation} takes one tensor per rank, not {len(tensors)}")
+    return in_one_piece(tensors[0], operation)
+
+
 def check_same_type(a, b, operation):
     if a.dtype != b.dtype:
         raise TypeError(f"shmccl: {operation}: input is {b.dtype}, output {a.dtype}")
@@ -521,6 +538,48 @@ def offsets(counts):
     return [0, *itertools.accumulate(counts)][:-1]
 
 
+def spans(call, size):
+    """The addresses at which a call's input and output begin and end."""
+    wholes = {ALL_GATHER: (1, size), GATHER: (1, size), REDUCE_SCATTER: (size, 1), SCATTER: (size, 1)}
+    block = call.count * ITEMSIZES[call.datatype]
+    read, written = (block * blocks for blocks in wholes.get(call.operation, (1, 1)))
+    if call.operation == ALL_TO_ALL_V:
+        read, written = sum(call.sendcounts), sum(call.recvcounts)
+    return [(at, at + (length if at else 0)) for at, length in ((call.sendbuff, read), (call.recvbuff, written))]
+
+
+def is_in_place(call, source, target, rank):
+    """Whether both buffers are one, or one is this rank's block of the other."""
+    if call.sendcounts != call.recvcounts:
+        return False
+    read, written = source[1] - source[0], target[1] - target[0]
+    if read == written:
+        return source[0] == target[0]
+    return source[0] == target[0] + rank * read if read < written else target[0] == source[0] + rank * written
+
+
+def detach_inputs(calls, connection):
+    """Copies the inputs that the calls would write before they have read them, and returns the copies.
+
+    Torch's calls, and blocks of calls, read all their inputs as these are at the begin.
+    """
+    if len(calls) == 1 and calls[0].operation in WITH_EQUAL_BUFFERS and calls[0].sendbuff == calls[0].recvbuff:
+        return []
+    pairs = [spans(call, connection.size) for call in calls]
+    written = sorted(target for _, target in pairs if target[0] < target[1])
+    starts, reach = [start for start, _ in written], list(itertools.accumulate((end for _, end in written), max))
+    are_apart = all(end <= start for end, start in zip(reach, starts[1:]))
+    copies = []
+    for call, (source, target) in zip(calls, pairs):
+        before = bisect.bisect_left(starts, source[1])
+        is_written = source[0] < source[1] and before and reach[before - 1] > source[0]
+        if is_written and not (are_apart and is_in_place(call, source, target, connection.rank)):
+            source_bytes = (ctypes.c_char * (source[1] - source[0])).from_address(source[0])
+            copies.append(torch.frombuffer(source_bytes, dtype=torch.uint8).clone())
+            call.sendbuff = copies[-1].data_ptr()
+    return copies
+
+
 class PythonBackend(InPython):
     def __init__(self, store, rank, size, timeout, name, ranks, place, reconfigurable):
         global table
@@ -546,6 +605,7 @@ class PythonBackend(InPython):
 
     def shutdown(self):
         self._connection.close()
+        super().shutdown()
 
     def holds(self, tensor):
         owner, offset = ctypes.c_int(-1), ctypes.c_uint64()
@@ -561,7 +621,7 @@ class PythonBackend(InPython):
         memory, comm = ctypes.c_void_p(), self._connection.collectives
         length = size * dtype.itemsize
         # ctypes would cut a longer one short.
-        is_counted = 0 < length <= sys.maxsize
+        is_counted = 0 < length <= sys.maxsize and dtype not in QUANTISED
         if not comm or not is_counted or table.MemAlloc(comm, ctypes.byref(memory), length):
             return torch.empty(size, dtype=dtype)
         return torch.frombuffer(HeapBytes.at(memory.value, length, self._connection), dtype=dtype)
@@ -584,6 +644,8 @@ class PythonBackend(InPython):
         if self._batch and self._batch.thread == threading.get_ident():
             return self._batch.add(calls, True, outputs, kept, after)
         self._sequence += 1
+        if copies := detach_inputs(calls, self._connection):
+            kept = [*kept, *copies]
         timeout = self._own_timeout(opts)
         if not opts.asyncOp and timeout is None:
             return self._execute(operation, calls, outputs, after)
@@ -635,7 +697,7 @@ class PythonBackend(InPython):
 
     @staticmethod
     def _alone(call):
-        length = call.count * next((dtype.itemsize for dtype, code in TYPES.items() if code == call.datatype), 1)
+        length = call.count * ITEMSIZES[call.datatype]
         if call.operation == ALL_TO_ALL_V:
             length = call.sendcounts[0]
         if length and call.sendbuff and call.recvbuff and call.sendbuff != call.recvbuff:
@@ -655,6 +717,7 @@ class PythonBackend(InPython):
         if batch is None:
             raise RuntimeError("shmccl: the end of a coalescing block that was not begun")
         self._sequence += bool(batch.collectives)
+        batch.work.kept = [*batch.work.kept, *detach_inputs([*batch.collectives, *batch.messages], self._connection)]
         return self._begin(batch.work, batch.collectives, batch.messages)
 
     # Collectives -----------------------------------------------------------------------------------------------------
@@ -666,12 +729,13 @@ class PythonBackend(InPython):
         return self._run("all_reduce", [call], opts, tensors)
 
     def allreduce_coalesced(self, tensors, opts):
-        calls = []
-        for tensor in tensors:
-            check(tensor, "all_reduce_coalesced")
-            address = tensor.data_ptr()
-            calls.append(self._reduction(ALL_REDUCE, address, address, tensor, opts.reduceOp, "all_reduce_coalesced"))
-        return self._run("all_reduce_coalesced", calls, opts, tensors)
+        calls, sources = [], [in_one_piece(tensor, "all_reduce_coalesced") for tensor in tensors]
+        for source in sources:
+            address = source.data_ptr()
+            calls.append(self._reduction(ALL_REDUCE, address, address, source, opts.reduceOp, "all_reduce_coalesced"))
+        copies = [(tensor, source) for tensor, source in zip(tensors, sources) if not tensor.is_contiguous()]
+        after = (lambda: [tensor.copy_(source) for tensor, source in copies]) if copies else None
+        return self._run("all_reduce_coalesced", calls, opts, tensors, sources, after)
 
     def reduce(self, tensors, opts):
         tensor = only(tensors, "reduce")
@@ -685,25 +749,33 @@ class PythonBackend(InPython):
         return self._run("broadcast", [call], opts, tensors)
 
     def all_gather_single(self, output, source, opts):
-        check_blocks(output, source, self.size(), "all_gather_single")
-        call = make(ALL_GATHER, source.data_ptr(), output.data_ptr(), source.nbytes)
-        return self._run("all_gather_single", [call], opts, [output], [source])
+        return self._gather_blocks("all_gather_single", [output], [source], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
-        calls = []
+        return self._gather_blocks("all_gather_single_coalesced", outputs, inputs, opts)
+
+    def _gather_blocks(self, operation, outputs, inputs, opts):
+        calls, kept, copies = [], [], []
         for output, source in zip(outputs, inputs, strict=True):
-            check_blocks(output, source, self.size(), "all_gather_single_coalesced")
-            calls.append(make(ALL_GATHER, source.data_ptr(), output.data_ptr(), source.nbytes))
-        return self._run("all_gather_single_coalesced", calls, opts, outputs, inputs)
+            source, target = in_one_piece(source, operation), output if output.layout != torch.strided else output.contiguous()
+            check_blocks(target, source, self.size(), operation)
+            calls.append(make(ALL_GATHER, source.data_ptr(), target.data_ptr(), source.nbytes))
+            kept += [source, target]
+            if target is not output:
+                copies.append((output, target))
+        after = (lambda: [output.copy_(target) for output, target in copies]) if copies else None
+        return self._run(operation, calls, opts, outputs, kept, after)
 
     def _reduce_scatter_call(self, output, source, opts):
         check_blocks(source, output, self.size(), "reduce_scatter")
         return self._reduction(REDUCE_SCATTER, source.data_ptr(), output.data_ptr(), output, opts.reduceOp, "reduce_scatter")
 
     def reduce_scatter_single(self, output, source, opts):
+        source = in_one_piece(source, "reduce_scatter_single")
         return self._run("reduce_scatter_single", [self._reduce_scatter_call(output, source, opts)], opts, [output], [source])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        inputs = [in_one_piece(source, "reduce_scatter_single_coalesced") for source in inputs]
         calls = [self._reduce_scatter_call(output, source, opts) for output, source in zip(outputs, inputs, strict=True)]
         return self._run("reduce_scatter_single_coalesced", calls, opts, outputs, inputs)
 
@@ -714,16 +786,16 @@ class PythonBackend(InPython):
         return self._run("reduce_scatter", [self._reduce_scatter_call(output, source, opts)], opts, outputs, [source])
 
     def allgather(self, outputs, inputs, opts):
-        source = only(inputs, "all_gather")
+        source = only_input(inputs, "all_gather")
         check_list(outputs[0], source, self.size(), "all_gather")
         target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
         call = make(ALL_GATHER, source.data_ptr(), target.data_ptr(), source.nbytes)
         return self._run("all_gather", [call], opts, outputs[0], [source, target], lambda: copy_out(target, outputs[0]))
 
     def allgather_coalesced(self, outputs, inputs, opts):
-        calls, kept, copies = [], list(inputs), []
-        for index, source in enumerate(inputs):
-            check(source, "all_gather_coalesced")
+        kept = [in_one_piece(source, "all_gather_coalesced") for source in inputs]
+        calls, copies = [], []
+        for index, source in enumerate(list(kept)):
             targets = [tensors[index] for tensors in outputs]
             check_list(targets, source, self.size(), "all_gather_coalesced")
             target = torch.empty(source.numel() * self.size(), dtype=source.dtype)
@@ -734,7 +806,7 @@ class PythonBackend(InPython):
         return self._run("all_gather_coalesced", calls, opts, results, kept, lambda: [copy_out(*copy) for copy in copies])
 
     def gather(self, outputs, inputs, opts):
-        source = only(inputs, "gather")
+        source = only_input(inputs, "gather")
         if opts.rootRank != self.rank():
             call = make(GATHER, source.data_ptr(), 0, source.nbytes, opts.rootRank)
             return self._run("gather", [call], opts, [], [source])

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, ReduceOp, Work
 
-from ._fallback import check, check_blocks, check_list, check_same_type, copy_out, flat, only
+from ._fallback import check, check_blocks, check_list, check_same_type, copy_out, flat, in_one_piece, only, only_input
 from ._gloo_types import as_bytes, as_rows, carry, check_reduction, divide, scale, take
 from ._in_python import InPython
 
@@ -75,6 +75,26 @@ def finish(gloo, work, over):
         over.set_result(work.wait())
     except RuntimeError as error:
         over.set_exception(error)
+
+
+def extent(tensor):
+    """Where the bytes of a tensor begin and end."""
+    begin = tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return begin, begin + (last + 1) * tensor.element_size() if tensor.numel() else begin
+
+
+def overlap(tensor, other):
+    (begin, end), (other_begin, other_end) = extent(tensor), extent(other)
+    return max(begin, other_begin) < min(end, other_end)
+
+
+def apart(inputs, outputs):
+    """The inputs of one call, which reads all of them as they are at its begin: copies of those that it writes before."""
+    def is_written(index):
+        return any(overlap(inputs[index], output) for other, output in enumerate(outputs) if other != index)
+
+    return [source.clone() if is_written(index) else source for index, source in enumerate(inputs)]
 
 
 def make_options(kind, timeout, **fields):
@@ -141,6 +161,7 @@ class SeveralHosts(InPython):
         self._end("was shut down")
         for group in self._inner():
             group.shutdown()
+        super().shutdown()
 
     def _end(self, how):
         with self._lock:
@@ -226,8 +247,12 @@ class SeveralHosts(InPython):
 
     def allreduce_coalesced(self, tensors, options):
         def all_of_them():
-            for tensor in tensors:
-                self._all_reduce(tensor, options.reduceOp, options.timeout)
+            sums = [in_one_piece(source, "all_reduce_coalesced") for source in apart(tensors, tensors)]
+            for total in sums:
+                self._all_reduce(total, options.reduceOp, options.timeout)
+            for tensor, total in zip(tensors, sums):
+                if tensor is not total:
+                    tensor.copy_(total)
 
         return self._run(all_of_them, (), options, tensors)
 
@@ -319,20 +344,26 @@ class SeveralHosts(InPython):
         return self._run(self._move, (self._whole, name, outputs, inputs, options), options, result)
 
     def allgather(self, outputs, inputs, options):
-        check_list(outputs[0], only(inputs, "all_gather"), self.size(), "all_gather")
+        check_list(outputs[0], only_input(inputs, "all_gather"), self.size(), "all_gather")
         return self._by_gloo("allgather", outputs, inputs, options, outputs[0])
 
     def all_gather_single(self, output, source, options):
-        check_blocks(output, source, self.size(), "all_gather_single")
-        return self._by_gloo("all_gather_single", output, source, options, [output])
+        name = "all_gather_single"
+        check_blocks(in_one_piece(output, name), in_one_piece(source, name), self.size(), name)
+        return self._by_gloo(name, output, source, options, [output])
 
     def all_gather_single_coalesced(self, outputs, inputs, options):
+        name = "all_gather_single_coalesced"
         for output, source in zip(outputs, inputs, strict=True):
-            check_blocks(output, source, self.size(), "all_gather_single_coalesced")
-        return self._by_gloo("all_gather_single_coalesced", outputs, inputs, options, outputs)
+            check_blocks(in_one_piece(output, name), in_one_piece(source, name), self.size(), name)
+
+        def all_of_them():
+            self._move(self._whole, name, outputs, apart(inputs, outputs), options)
+
+        return self._run(all_of_them, (), options, outputs)
 
     def gather(self, outputs, inputs, options):
-        source = only(inputs, "gather")
+        source = only_input(inputs, "gather")
         if outputs:
             check_list(outputs[0], source, self.size(), "gather")
         return self._by_gloo("gather", outputs, inputs, options, outputs[0] if outputs else [])
@@ -373,13 +404,13 @@ class SeveralHosts(InPython):
         return self._scatter_sums("reduce_scatter_single_coalesced", outputs, inputs, options)
 
     def _scatter_sums(self, name, outputs, inputs, options):
-        pairs = list(zip(outputs, inputs, strict=True))
-        for output, source in pairs:
+        inputs = [in_one_piece(source, name) for source in inputs]
+        for output, source in zip(outputs, inputs, strict=True):
             check_blocks(source, output, self.size(), name)
             check_reduction(output.dtype, options.reduceOp, name)
 
         def all_of_them():
-            for output, source in pairs:
+            for output, source in zip(outputs, apart(inputs, outputs)):
                 self._reduce_scatter(output, source, options.reduceOp, options.timeout)
 
         return self._run(all_of_them, (), options, outputs)

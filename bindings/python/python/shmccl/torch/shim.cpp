@@ -17,6 +17,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/safe_numerics.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
@@ -205,6 +206,19 @@ const Tensor& only(const Tensors& tensors, const char* operation) {
   return tensors[0];
 }
 
+// An input as the engine reads it. One that does not lie in one piece is copied.
+Tensor in_one_piece(const Tensor& input, const char* operation) {
+  check_dense(input, operation);
+  auto read = input.contiguous();
+  check_tensor(read, operation);
+  return read;
+}
+
+Tensor only_input(const Tensors& inputs, const char* operation) {
+  TORCH_CHECK_VALUE(inputs.size() == 1, "shmccl: ", operation, " takes one tensor per rank, not ", inputs.size());
+  return in_one_piece(inputs[0], operation);
+}
+
 void check_same_type(const Tensor& a, const Tensor& b, const char* operation) {
   TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), "shmccl: ", operation, ": input is ", b.scalar_type(), ", output ",
                    a.scalar_type());
@@ -249,6 +263,16 @@ Tensor gathered(const Tensors& list) {
   Tensors flat;
   for (const auto& tensor : list) flat.push_back(tensor.reshape({-1}));
   return at::cat(flat);
+}
+
+// A tensor in memory that torch has not allocated. Its storage grows as any other does: into memory of torch's own.
+Tensor lent(void* memory, at::IntArrayRef sizes, std::function<void(void*)> release, const at::TensorOptions& options) {
+  return at::for_blob(memory, sizes)
+      .deleter(std::move(release))
+      .options(options)
+      .resizeable_storage()
+      .allocator(c10::GetCPUAllocator())
+      .make_tensor();
 }
 
 using Actions = std::vector<std::function<void()>>;
@@ -354,6 +378,92 @@ Step meeting_point(const Tensor& token) {
 
 // The memory of a tensor. The front end counts versions; the bytes are the engine's for the time of the call.
 void* data(const Tensor& tensor) { return tensor.mutable_data_ptr(); }
+
+// Bytes that a step reads or writes.
+struct Span {
+  const char* begin = nullptr;
+  size_t bytes = 0;
+
+  const char* end() const { return begin + bytes; }
+};
+
+size_t total(const std::vector<size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), size_t{0}); }
+
+Span input_of(const Step& step, size_t size) {
+  const auto& call = step.call;
+  const bool is_whole = call.operation == shmcclOpReduceScatter || call.operation == shmcclOpScatter;
+  const size_t bytes = step.blocks ? total((*step.blocks)[0]) : step.bytes * (is_whole ? size : 1);
+  return {static_cast<const char*>(call.sendbuff), call.sendbuff ? bytes : 0};
+}
+
+Span output_of(const Step& step, size_t size) {
+  const auto& call = step.call;
+  const bool is_whole = call.operation == shmcclOpAllGather || call.operation == shmcclOpGather;
+  const size_t bytes = step.blocks ? total((*step.blocks)[2]) : step.bytes * (is_whole ? size : 1);
+  return {static_cast<const char*>(call.recvbuff), call.recvbuff ? bytes : 0};
+}
+
+bool overlap(const Span& a, const Span& b) { return a.bytes && b.bytes && a.begin < b.end() && b.begin < a.end(); }
+
+// Whether a step is in place, as the engine has it: both buffers are one, or one is the rank's block of the other.
+bool is_in_place(const Step& step, const Span& input, const Span& output, size_t rank) {
+  if (step.blocks && (*step.blocks)[0] != (*step.blocks)[2]) return false;
+  if (input.bytes == output.bytes) return input.begin == output.begin;
+  if (input.bytes < output.bytes) return input.begin == output.begin + rank * input.bytes;
+  return output.begin == input.begin + rank * output.bytes;
+}
+
+// Where the steps of a job write.
+class Outputs {
+ public:
+  Outputs(const c10::SmallVector<Step, 1>& steps, size_t size) {
+    for (const auto& step : steps) {
+      if (const auto output = output_of(step, size); output.bytes) spans_.push_back(output);
+    }
+    std::sort(spans_.begin(), spans_.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    const char* reach = nullptr;
+    for (const auto& span : spans_) {
+      are_apart_ = are_apart_ && reach <= span.begin;
+      reach_.push_back(reach = std::max(reach, span.end()));
+    }
+  }
+
+  bool are_apart() const { return are_apart_; }
+
+  bool overlap(const Span& input) const {
+    const auto behind = std::lower_bound(spans_.begin(), spans_.end(), input.end(),
+                                         [](const Span& span, const char* end) { return span.begin < end; });
+    return input.bytes && behind != spans_.begin() && reach_[behind - spans_.begin() - 1] > input.begin;
+  }
+
+ private:
+  std::vector<Span> spans_;
+  // The highest end of each span and of those before it.
+  std::vector<const char*> reach_;
+  bool are_apart_ = true;
+};
+
+// Copies the inputs that a job would write before it has read them: torch's calls, and blocks of calls, read all their
+// inputs as these are at the begin.
+void detach_inputs(Job& job, int rank, int size) {
+  const auto n = static_cast<size_t>(size);
+  const auto is_fine = [&](const Step& step, const Span& input, const Span& output) {
+    return is_in_place(step, input, output, static_cast<size_t>(rank));
+  };
+  if (job.steps.size() == 1) {
+    const auto input = input_of(job.steps[0], n), output = output_of(job.steps[0], n);
+    if (!overlap(input, output) || is_fine(job.steps[0], input, output)) return;
+  }
+  const Outputs outputs(job.steps, n);
+  for (auto& step : job.steps) {
+    const auto input = input_of(step, n);
+    if (!outputs.overlap(input) || (outputs.are_apart() && is_fine(step, input, output_of(step, n)))) continue;
+    auto* bytes = const_cast<char*>(input.begin);
+    auto copy = at::from_blob(bytes, {static_cast<int64_t>(input.bytes)}, at::TensorOptions().dtype(at::kByte)).clone();
+    step.call.sendbuff = copy.const_data_ptr();
+    job.kept.push_back(std::move(copy));
+  }
+}
 
 // Does a step in a group of one.
 void run_alone(const Step& step) {
@@ -1090,7 +1200,7 @@ class SharedWindow : public c10d::Window {
     const at::IntArrayRef sizes(place.sizes.data(), static_cast<size_t>(place.dimensions));
     if (place.count == 0) return at::empty(sizes, options);
     void* memory = address(rank, place.offset, static_cast<size_t>(place.count) * options.dtype().itemsize());
-    return at::from_blob(memory, sizes, [kept = connection_](void*) {}, options);
+    return lent(memory, sizes, [kept = connection_](void*) {}, options);
   }
 
   c10d::WindowAttr get_attr(int64_t peer) override {
@@ -1195,7 +1305,11 @@ class SharedBackend : public c10d::Backend {
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
     Job job{"all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, {}, tensors};
-    for (const auto& tensor : tensors) job.steps.push_back(all_reduce_step(tensor, opts));
+    for (const auto& tensor : tensors) {
+      const auto source = in_one_piece(tensor, job.operation), target = tensor.is_contiguous() ? tensor : landing({tensor}, job.after);
+      job.steps.push_back(reduction(shmcclOpAllReduce, data(source), data(target), source, opts.reduceOp, "all_reduce"));
+      job.kept.push_back(source);
+    }
     return run(std::move(job), opts);
   }
 
@@ -1214,35 +1328,40 @@ class SharedBackend : public c10d::Backend {
   }
 
   WorkPtr _allgather_base(Tensor& output, Tensor& input, const c10d::AllgatherOptions& opts) override {
-    auto made = all_gather_step(output, input, "all_gather_single");
-    return run({"all_gather_single", OpType::_ALLGATHER_BASE, {made}, {output}, {input}}, opts);
+    Job job{"all_gather_single", OpType::_ALLGATHER_BASE, {}, {output}};
+    append_all_gather(job, output, input);
+    return run(std::move(job), opts);
   }
 
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
     Job job{"all_gather_single_coalesced", kAllGatherCoalesced, {}, outputs, inputs};
     check_pairs(job);
-    for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(all_gather_step(outputs[i], inputs[i], job.operation));
+    for (size_t i = 0; i < inputs.size(); i++) append_all_gather(job, outputs[i], inputs[i]);
     return run(std::move(job), opts);
   }
 
   WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& opts) override {
-    auto made = reduce_scatter_step(output, input, opts, "reduce_scatter_single");
-    return run({"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE, {made}, {output}, {input}}, opts);
+    const auto source = in_one_piece(input, "reduce_scatter_single");
+    auto made = reduce_scatter_step(output, source, opts, "reduce_scatter_single");
+    return run({"reduce_scatter_single", OpType::_REDUCE_SCATTER_BASE, {made}, {output}, {source}}, opts);
   }
 
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) override {
     Job job{"reduce_scatter_single_coalesced", OpType::REDUCE_SCATTER_TENSOR_COALESCED, {}, outputs, inputs};
     check_pairs(job);
-    for (size_t i = 0; i < inputs.size(); i++) job.steps.push_back(reduce_scatter_step(outputs[i], inputs[i], opts, job.operation));
+    for (size_t i = 0; i < inputs.size(); i++) {
+      job.kept[i] = in_one_piece(inputs[i], job.operation);
+      job.steps.push_back(reduce_scatter_step(outputs[i], job.kept[i], opts, job.operation));
+    }
     return run(std::move(job), opts);
   }
 
   WorkPtr gather_into_tensor(Tensor& output, Tensor& input, const c10d::GatherOptions& opts) {
     const bool is_receiver = is_root(opts, "gather_single");
-    if (is_receiver) check_blocks(output, input, size_, "gather_single");
-    else check_tensor(input, "gather_single");
-    auto made = step(shmcclOpGather, data(input), is_receiver ? data(output) : nullptr, input.nbytes(), opts.rootRank);
-    return run({"gather_single", OpType::GATHER, {made}, is_receiver ? Tensors{output} : Tensors{}, {input}}, opts);
+    const auto source = in_one_piece(input, "gather_single");
+    if (is_receiver) check_blocks(output, source, size_, "gather_single");
+    auto made = step(shmcclOpGather, data(source), is_receiver ? data(output) : nullptr, source.nbytes(), opts.rootRank);
+    return run({"gather_single", OpType::GATHER, {made}, is_receiver ? Tensors{output} : Tensors{}, {source}}, opts);
   }
 
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
@@ -1253,8 +1372,8 @@ class SharedBackend : public c10d::Backend {
     const auto sent = split_bytes(input, input_splits), received = split_bytes(output, output_splits);
     const bool is_even = output_splits.empty() && input_splits.empty();
     TORCH_CHECK_VALUE(!is_even || sent == received, "shmccl: all_to_all_single: tensors of ", input.sizes(), " and ", output.sizes());
-    auto made = is_even ? step(shmcclOpAlltoAll, data(input), data(output), sent[0])
-                        : exchange(data(input), data(output), sent, received);
+    // One rank may name the sizes of its blocks, and another one none.
+    auto made = exchange(data(input), data(output), sent, received);
     return run({"all_to_all_single", OpType::ALLTOALL_BASE, {made}, {output}, {input}}, opts);
   }
 
@@ -1268,9 +1387,9 @@ class SharedBackend : public c10d::Backend {
   // Collectives of lists ----------------------------------------------------------------------------------------------
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
-    const auto& input = only(inputs, "all_gather");
+    const auto input = only_input(inputs, "all_gather");
     TORCH_CHECK_VALUE(outputs.size() == 1, "shmccl: all_gather takes one list of outputs");
-    Job job{"all_gather", OpType::ALLGATHER, {}, outputs[0], inputs};
+    Job job{"all_gather", OpType::ALLGATHER, {}, outputs[0], {input}};
     gather_into(job, outputs[0], input, shmcclOpAllGather, 0);
     return run(std::move(job), opts);
   }
@@ -1279,18 +1398,18 @@ class SharedBackend : public c10d::Backend {
     TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "shmccl: all_gather_coalesced needs a list for each rank");
     Job job{"all_gather_coalesced", OpType::ALLGATHER_COALESCED, {}, {}, inputs};
     for (size_t i = 0; i < inputs.size(); i++) {
-      check_tensor(inputs[i], job.operation);
+      job.kept[i] = only_input({inputs[i]}, job.operation);
       Tensors targets;
       for (auto& list : outputs) targets.push_back(list.at(i));
       job.outputs.insert(job.outputs.end(), targets.begin(), targets.end());
-      gather_into(job, targets, inputs[i], shmcclOpAllGather, 0);
+      gather_into(job, targets, Tensor(job.kept[i]), shmcclOpAllGather, 0);
     }
     return run(std::move(job), opts);
   }
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override {
-    const auto& input = only(inputs, "gather");
-    Job job{"gather", OpType::GATHER, {}, {}, inputs};
+    const auto input = only_input(inputs, "gather");
+    Job job{"gather", OpType::GATHER, {}, {}, {input}};
     if (is_root(opts, "gather")) {
       TORCH_CHECK_VALUE(outputs.size() == 1, "requires a single-element output list containing a list with ", size_, " tensors: gather");
       job.outputs = outputs[0];
@@ -1374,6 +1493,7 @@ class SharedBackend : public c10d::Backend {
   WorkPtr endCoalescing() override {
     const auto block = blocks().extract(this);
     TORCH_CHECK(block, "shmccl: the end of a coalescing block that was not begun");
+    detach_inputs(block.mapped()->job(), rank_, size_);
     const auto& steps = block.mapped()->job().steps;
     if (!std::all_of(steps.begin(), steps.end(), [](const Step& step) { return step.is_message; })) sequence_++;
     block.mapped()->begin(true);
@@ -1512,14 +1632,22 @@ class SharedBackend : public c10d::Backend {
 
   // Memory ------------------------------------------------------------------------------------------------------------------
 
-  // A tensor in this rank's heap, or an ordinary one where that is full.
+  // Memory of DistributedDataParallel's buckets. Of complex numbers it has pairs of real ones there.
   Tensor allocateTensor(long count, at::TensorOptions options) override {
+    const auto type = options.dtype().toScalarType();
+    if (!at::isComplexType(type)) return heap_tensor(count, options);
+    return heap_tensor(2 * count, options.dtype(c10::toRealValueType(type)));
+  }
+
+  // A tensor in this rank's heap, or an ordinary one where that is full or the type is one that needs more than memory.
+  Tensor heap_tensor(long count, const at::TensorOptions& options) {
     TORCH_CHECK_VALUE(count >= 0, "shmccl: allocate_tensor of ", count, " elements");
     TORCH_CHECK_VALUE(options.device().is_cpu(), "shmccl: allocate_tensor gives memory of the CPU");
     uint64_t bytes = 0;
     const bool is_counted = !c10::mul_overflows(static_cast<uint64_t>(count), uint64_t{options.dtype().itemsize()}, &bytes);
     auto connection = current();
-    void* memory = is_counted ? connection->allocate(bytes) : nullptr;
+    const bool is_plain = is_counted && !at::isQIntType(options.dtype().toScalarType());
+    void* memory = is_plain ? connection->allocate(bytes) : nullptr;
     if (!memory) {
       connection->ordinary_tensors++;
       return at::empty({count}, options);
@@ -1531,7 +1659,7 @@ class SharedBackend : public c10d::Backend {
       connection->heap_bytes -= bytes;
       if (connection->is_here()) table->MemFree(memory);
     };
-    return at::from_blob(memory, {count}, release, options);
+    return lent(memory, {count}, release, options);
   }
 
   // Torch before 2.14 has no such method.
@@ -1619,9 +1747,14 @@ class SharedBackend : public c10d::Backend {
     return reduction(shmcclOpAllReduce, data(tensor), data(tensor), tensor, opts.reduceOp, "all_reduce");
   }
 
-  Step all_gather_step(const Tensor& output, const Tensor& input, const char* operation) const {
-    check_blocks(output, input, size_, operation);
-    return step(shmcclOpAllGather, data(input), data(output), input.nbytes());
+  // Lets a job gather `input` of all ranks into one tensor.
+  void append_all_gather(Job& job, const Tensor& output, const Tensor& input) const {
+    check_dense(output, job.operation);
+    const auto source = in_one_piece(input, job.operation);
+    const auto target = output.is_contiguous() ? output : landing({output}, job.after);
+    check_blocks(target, source, size_, job.operation);
+    job.steps.push_back(step(shmcclOpAllGather, data(source), data(target), source.nbytes()));
+    job.kept.push_back(source);
   }
 
   Step reduce_scatter_step(const Tensor& output, const Tensor& input, const c10d::ReduceScatterOptions& opts, const char* operation) const {
@@ -1665,6 +1798,7 @@ class SharedBackend : public c10d::Backend {
       block->second->job().append(std::move(job));
       return block->second;
     }
+    detach_inputs(job, rank_, size_);
     const uint64_t sequence = c10d::isP2POp(job.type) ? sequence_.load() : ++sequence_;
     auto work = pending(std::move(job), sequence, timeout);
     work->begin(is_async);
@@ -1705,5 +1839,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("ranks"),
            py::arg("place"), py::arg("reconfigurable"), py::call_guard<py::gil_scoped_release>())
       .def("holds", &SharedBackend::holds)
+      .def("allocate_tensor",
+           [](SharedBackend& self, long count, at::ScalarType type, at::Device device) {
+             return self.heap_tensor(count, at::TensorOptions().dtype(type).device(device));
+           },
+           py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"), py::call_guard<py::gil_scoped_release>())
       .def("memory_stats", &SharedBackend::getMemoryStats);
 }
