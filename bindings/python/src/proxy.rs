@@ -6,6 +6,8 @@ use pyo3::prelude::*;
 use shmccl::channel::Executor;
 use shmccl::proxy::{Handler, TriggerKind, TriggerRefusal};
 
+use crate::gate;
+
 /// What a channel asked of a proxy: 16 bytes of a fifo, decoded.
 #[pyclass(frozen, get_all, module = "shmccl", name = "Trigger")]
 pub struct Trigger {
@@ -63,7 +65,7 @@ impl PythonHandler {
             target: transfer.target.get(),
             target_offset: transfer.target_offset,
         };
-        let answer = Python::try_attach(|py| match self.function.call1(py, (fifo, seen)) {
+        let answer = gate::attached(|py| match self.function.call1(py, (fifo, seen)) {
             Ok(answer) if answer.bind(py).is(pyo3::types::PyBool::new(py, false)) => Err(SAID_NO),
             Ok(_) => Ok(()),
             Err(error) => {
