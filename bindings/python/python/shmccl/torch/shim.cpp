@@ -101,25 +101,30 @@ class Gate {
     bool is_given_;
   };
 
-  // Gives no pass any more, and waits a moment for those that were given.
+  // Gives no pass any more, and waits a moment for those that were given. Other threads of the program that have called
+  // may be on their way back: they come to `hold`, if they get the lock of the interpreter now.
   void shut() {
     shut_by_ = std::this_thread::get_id();
     is_shut_ = true;
     std::unique_lock<std::mutex> lock(mutex_);
     left_.wait_for(lock, kPatience, [&] { return inside_ <= 0; });
+    if (has_others_) left_.wait_for(lock, kWayBack, [] { return false; });
   }
 
   // Keeps a thread that would go back to an interpreter that has ended. The process ends without it.
-  void hold() const {
-    if (!is_shut_.load(std::memory_order_relaxed) || std::this_thread::get_id() == shut_by_) return;
+  void hold() {
+    const auto here = std::this_thread::get_id();
+    if (here != first_ && !has_others_.load(std::memory_order_relaxed)) has_others_ = true;
+    if (!is_shut_.load(std::memory_order_relaxed) || here == shut_by_) return;
     for (;;) ::pause();
   }
 
  private:
-  static constexpr milliseconds kPatience{1000};
+  static constexpr milliseconds kPatience{1000}, kWayBack{30};
 
+  const std::thread::id first_ = std::this_thread::get_id();
   std::atomic<int> inside_{0};
-  std::atomic<bool> is_shut_{false};
+  std::atomic<bool> is_shut_{false}, has_others_{false};
   std::thread::id shut_by_;
   std::mutex mutex_;
   std::condition_variable left_;
