@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use shmccl::sync::interrupt::interruptible;
 
 use crate::error::exception;
+use crate::gate;
 
 thread_local! {
     /// What a handler of signals has raised in a wait of this thread.
@@ -19,7 +20,11 @@ thread_local! {
 /// The exception for what `run` returns, or what a handler of signals raised meanwhile.
 #[inline]
 pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R> + Send) -> PyResult<R> {
-    let done = py.detach(|| interruptible(has_raised, run));
+    let done = py.detach(|| {
+        let done = interruptible(has_raised, run);
+        gate::hold();
+        done
+    });
     // A call may have come to its end at the very moment.
     match (RAISED.take(), done) {
         (None, Ok(value)) => Ok(value),
@@ -32,7 +37,11 @@ pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R>
 /// Looks at the signals that have arrived, and says whether to end a wait that [`detached`] is in.
 /// Only the main thread sees any.
 pub fn has_raised() -> bool {
-    Python::try_attach(|py| match py.check_signals() {
+    // A thread that waits past the end of the interpreter goes on, and nobody sees what it returns.
+    if gate::is_shut() {
+        return false;
+    }
+    gate::attached(|py| match py.check_signals() {
         Ok(()) => false,
         Err(error) => {
             RAISED.set(Some(error));

@@ -26,6 +26,7 @@ mod comm;
 mod dlpack_export;
 mod dtype;
 mod error;
+mod gate;
 mod group;
 mod heap_places;
 mod interrupt;
@@ -73,6 +74,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table_call::TableCall>()?;
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
+    module.add_function(wrap_pyfunction!(gate::shut, module)?)?;
     module.add_function(wrap_pyfunction!(group::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;

@@ -1,10 +1,14 @@
 //! A proxy with a handler in Python.
 
+use std::cell::Cell;
 use std::num::NonZeroU32;
 
 use pyo3::prelude::*;
+use shmccl::Error;
 use shmccl::channel::Executor;
 use shmccl::proxy::{Handler, TriggerKind, TriggerRefusal};
+
+use crate::gate;
 
 /// What a channel asked of a proxy: 16 bytes of a fifo, decoded.
 #[pyclass(frozen, get_all, module = "shmccl", name = "Trigger")]
@@ -41,6 +45,19 @@ pub struct PythonHandler {
     function: Py<PyAny>,
 }
 
+thread_local! {
+    /// Whether this thread is a proxy's, in a function of the program.
+    static IS_WITHIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// # Errors
+/// [`Error::Unavailable`] on the thread of a proxy: peers wait for what that is to do.
+pub fn refuse_within_handler() -> shmccl::Result<()> {
+    let needs = "a thread other than a proxy's: hand it over to one, and return from the handler";
+    let operation = "a call of a communicator";
+    if IS_WITHIN.get() { Err(Error::Unavailable { operation, needs }) } else { Ok(()) }
+}
+
 /// The reasons of refusals: the function said no, or raised.
 const SAID_NO: TriggerRefusal = TriggerRefusal::new(NonZeroU32::MIN);
 const RAISED: TriggerRefusal = TriggerRefusal::new(NonZeroU32::MIN.saturating_add(1));
@@ -63,7 +80,7 @@ impl PythonHandler {
             target: transfer.target.get(),
             target_offset: transfer.target_offset,
         };
-        let answer = Python::try_attach(|py| match self.function.call1(py, (fifo, seen)) {
+        let answer = gate::attached(|py| match self.function.call1(py, (fifo, seen)) {
             Ok(answer) if answer.bind(py).is(pyo3::types::PyBool::new(py, false)) => Err(SAID_NO),
             Ok(_) => Ok(()),
             Err(error) => {
@@ -78,7 +95,10 @@ impl PythonHandler {
 
 impl Handler for PythonHandler {
     fn handle(&mut self, fifo: usize, trigger: &shmccl::proxy::Trigger) -> Result<(), TriggerRefusal> {
-        self.ask(fifo, trigger)?;
+        IS_WITHIN.set(true);
+        let asked = self.ask(fifo, trigger);
+        IS_WITHIN.set(false);
+        asked?;
         self.executor.handle(fifo, trigger)
     }
 }

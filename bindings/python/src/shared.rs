@@ -13,6 +13,7 @@ use crate::error::closed;
 use crate::group;
 use crate::heap_places::HeapPlaces;
 use crate::interrupt::detached;
+use crate::proxy::refuse_within_handler;
 use crate::turns::{Turn, Turns};
 
 /// A communicator, until it is closed.
@@ -116,9 +117,10 @@ impl Shared {
     /// Waits until no other thread is in a call, without the interpreter's lock.
     ///
     /// # Errors
-    /// Those of [`Turns::take`].
+    /// Those of [`Turns::take`], and [`shmccl::Error::Unavailable`] in a handler of a proxy.
     #[inline]
     pub fn turn(&self) -> Result<Turn<'_, Option<Communicator>>> {
+        refuse_within_handler()?;
         self.comm.take()
     }
 

@@ -1,11 +1,13 @@
 //! A call of the function table, for the backend of torch that is written in Python: it is made and
 //! executed in a fraction of the time that ctypes takes.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 
 use pyo3::prelude::*;
-use shmccl_c::{shmcclCall_t, shmcclDone_t, shmcclRequest_t};
+use shmccl_c::{shmcclCall_t, shmcclDone_t, shmcclRequest_t, shmcclResult_t};
+
+use crate::gate;
 
 /// `shmcclCall_t` with addresses as numbers. Whoever makes one answers for its buffers, as for
 /// those of `shmcclSubmit`.
@@ -63,18 +65,37 @@ impl TableCall {
         py.detach(|| self.submit(comm, None, 0, None))
     }
 
-    /// Starts it on `comm`. The function at `done` is called with `arg` when it has ended. Returns
-    /// the code of `shmcclSubmit`, and the number of the request.
-    fn start(&self, py: Python<'_>, comm: usize, done: usize, arg: usize) -> (c_int, usize) {
+    /// Starts it on `comm`. `done` is called with a code, a text and a rank when it has ended, by any
+    /// thread, unless the interpreter has ended before. Returns the code of `shmcclSubmit`, and the
+    /// number of the request.
+    fn start(&self, py: Python<'_>, comm: usize, done: Py<PyAny>) -> (c_int, usize) {
         py.detach(|| {
-            let done = with_exposed_provenance::<c_void>(done);
-            // SAFETY: who has made the call says that it is such a function.
-            let done = unsafe { std::mem::transmute::<*const c_void, shmcclDone_t>(done) };
+            let arg = Box::into_raw(Box::new(done));
             let mut request = null_mut();
-            let code = self.submit(comm, done, arg, Some(&mut request));
+            let code = self.submit(comm, Some(tell), arg.expose_provenance(), Some(&mut request));
+            if code != shmcclResult_t::shmcclSuccess as c_int {
+                // SAFETY: it was made above, and nothing was started that would take it.
+                drop(unsafe { Box::from_raw(arg) });
+            }
             (code, request.expose_provenance())
         })
     }
+}
+
+/// Tells a function of Python, at `function`, how an operation has ended.
+unsafe extern "C" fn tell(function: *mut c_void, code: shmcclResult_t, text: *const c_char, rank: c_int) {
+    // SAFETY: `TableCall::start` has made it for this call, which comes once.
+    let function = unsafe { Box::from_raw(function.cast::<Py<PyAny>>()) };
+    // SAFETY: the engine passes a text.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    // Past the end of the interpreter it stays.
+    let function = std::mem::ManuallyDrop::new(function);
+    gate::attached(|py| {
+        let function = std::mem::ManuallyDrop::into_inner(function);
+        if let Err(error) = function.call1(py, (code as c_int, &*text, rank)) {
+            error.write_unraisable(py, Some(function.bind(py)));
+        }
+    });
 }
 
 impl TableCall {

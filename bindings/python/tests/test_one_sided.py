@@ -83,6 +83,28 @@ def test_a_handler_of_python_sees_each_trigger_and_may_refuse_it():
     on_ranks(body, n=2)
 
 
+def test_a_handler_that_makes_a_collective_is_refused_with_what_to_do():
+    def body(comm):
+        texts = []
+
+        def handler(fifo, trigger):
+            try:
+                comm.barrier()
+            except shmccl.Error as error:
+                texts.append(str(error))
+
+        comm.start_proxy(handler)
+        block = comm.zeros(8, "uint8")
+        channel = comm.channel(1 - comm.rank, proxied=True)
+        channel.put(block, signal=True)
+        channel.wait()
+        channel.flush()
+        assert texts and "a thread other than a proxy's" in texts[0]
+        comm.barrier()
+
+    shmccl.launch(body, 2, start="fork", timeout=10)
+
+
 def test_a_channel_that_is_dropped_leaves_the_interpreter_to_its_handler():
     def body(comm):
         comm.start_proxy(lambda fifo, trigger: time.sleep(0.05))

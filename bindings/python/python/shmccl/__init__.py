@@ -31,12 +31,14 @@ from ._core import (
     group,
 )
 from ._errors import *  # noqa: F403
+from ._end import at_end as _at_end
 from ._init import init
 from ._launch import launch
 
 # A process that ends leaves its jobs like one that closes its communicators. Streams and handlers of proxies need the
 # interpreter until then.
 _atexit.register(_core.leave_all)
+_at_end(_core.shut)
 
 __all__ = [
     "Array",

@@ -160,6 +160,8 @@ def load(library: pathlib.Path):
     """Loads a shim and hands it the engine's table of functions."""
     from shmccl import _core
 
+    from .._end import at_end
+
     check_version(library)
     spec = importlib.util.spec_from_file_location(MODULE, library)
     module = importlib.util.module_from_spec(spec)
@@ -168,4 +170,5 @@ def load(library: pathlib.Path):
     except ImportError as error:
         raise ShimUnavailable(f"{library} cannot be loaded: {error}") from error
     module.load(_core.table())
+    at_end(module.shut)
     return module

@@ -27,6 +27,8 @@ from torch.distributed import DistBackendError
 from shmccl import _core
 from shmccl._core import _Call as Call
 
+from .._end import at_end
+from . import _callers
 from ._in_python import InPython
 
 HEADER = pathlib.Path(__file__).absolute().parent.parent / "include" / "shmccl.h"
@@ -66,9 +68,6 @@ class UniqueId(ctypes.Structure):
 
 class Config(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("heap_bytes", ctypes.c_uint64), ("timeout_ms", ctypes.c_uint64)]
-
-
-DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
 
 
 class Table:
@@ -121,23 +120,9 @@ class Forks:
 os.register_at_fork(after_in_child=Forks.count)
 
 table = None
-pending = {}
-numbers = itertools.count(1)
 
 # Whether a thread is in a callback of the engine.
 within = threading.local()
-
-
-@DONE
-def ended(number, code, text, rank):
-    was_within, within.callback = getattr(within, "callback", False), True
-    try:
-        pending.pop(number)._end(code, (text or b"").decode(errors="replace"), rank)
-    finally:
-        within.callback = was_within
-
-
-ENDED = ctypes.cast(ended, ctypes.c_void_p).value
 
 
 def milliseconds(seconds):
@@ -304,22 +289,31 @@ class Pending(Work):
         self.ended = None
         self.failure = None
         self.future = None
+        # Set when the future's callbacks have been called, where there is one.
+        self.told = None
+        self.lane, self.state = _callers.lane(), _callers.State() if after else None
+        self.callback_state = None
         self.lock = threading.Lock()
 
     def queue(self, comm, call):
         with self.lock:
             self.parts += 1
             self.ended = self.ended or threading.Event()
-        number = next(numbers)
-        pending[number] = self
-        code, request = call.start(comm.value, ENDED, number)
+        code, request = call.start(comm.value, self._part_ended)
         if code:
             failed = failure(code)
-            pending.pop(number)
             self._end(*failed)
             self._end(*failed)
             self.connection.fail(self.operation, *failed)
         self.requests.append(request)
+
+    def _part_ended(self, code, text, rank):
+        """What the engine calls at the end of a part, on any thread."""
+        was_within, within.callback = getattr(within, "callback", False), True
+        try:
+            self._end(code, text, rank)
+        finally:
+            within.callback = was_within
 
     def _end(self, code=SUCCESS, text="", rank=-1):
         with self.lock:
@@ -335,17 +329,30 @@ class Pending(Work):
         with self.lock:
             self.done = True
             future = self.future
+            self.told = threading.Event() if future else None
         if self.ended:
             self.ended.set()
         if future:
-            self._resolve(future)
+            _callers.call(self.lane, functools.partial(self._tell, future))
 
     def _finish(self):
+        """Does what is left to do, as if the thread that has begun the operation did it."""
+        if not self.after:
+            return
         try:
-            for function in self.after:
-                function()
+            with self.state.within():
+                for function in self.after:
+                    function()
         except Exception as error:
             self.failure = (INTERNAL_ERROR, str(error))
+
+    def _tell(self, future):
+        """Calls the future's callbacks, on a thread of `_callers`."""
+        try:
+            with self.callback_state.within():
+                self._resolve(future)
+        finally:
+            self.told.set()
 
     def _error(self):
         try:
@@ -378,6 +385,9 @@ class Pending(Work):
     def wait(self, timeout=NO_TIMEOUT):
         if not self.done:
             self._await(timeout or NO_TIMEOUT)
+        if self.told and not self.told.is_set() and not _callers.lane():
+            # A program is used to that. A callback waits for none.
+            self.told.wait((timeout or self.own_timeout or self.connection.timeout).total_seconds())
         if self.failure:
             raise self._error()
         return True
@@ -405,7 +415,7 @@ class Pending(Work):
         with self.lock:
             is_new = self.future is None
             if is_new:
-                self.future = torch.futures.Future()
+                self.future, self.callback_state = torch.futures.Future(), _callers.State()
             resolves = is_new and self.done
         if resolves:
             self._resolve(self.future)
@@ -586,7 +596,9 @@ class PythonBackend(InPython):
         super().__init__(rank, size, timeout, name, ranks)
         if reconfigurable:
             raise RuntimeError("shmccl: the backend in Python has no reconfigure; it needs the compiled one (SHMCCL_TORCH=shim)")
-        table = table or Table()
+        if not table:
+            table = Table()
+            at_end(_callers.finish)
         self._batch = None
         self._connection = Connection(store, name, rank, size, timeout, ranks)
         self._connection.start()
@@ -900,6 +912,7 @@ class Batch:
         self.work.kept = [*self.work.kept, *kept]
         if after:
             self.work.after.append(after)
+            self.work.state = self.work.state or _callers.State()
         return self.work
 
 

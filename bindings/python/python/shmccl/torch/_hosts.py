@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, ReduceOp, Work
 
+from . import _callers
 from ._fallback import check, check_blocks, check_list, check_same_type, copy_out, flat, in_one_piece, only, only_input
 from ._gloo_types import as_bytes, as_rows, carry, check_reduction, divide, scale, take
 from ._in_python import InPython
@@ -27,6 +28,73 @@ SHARED_OUT = 2 << 20
 NO_TIMEOUT = datetime.timedelta(0)
 # A wait for gloo that takes longer than this gets a thread.
 SHORTLY = datetime.timedelta(milliseconds=50)
+# How long callbacks may keep the turn of their collective, in seconds.
+CALLBACKS = 1.0
+
+
+class Turn:
+    """The turn of a collective. It lasts until its callbacks have been called, or do not end within a moment."""
+
+    # The turn that a thread is in.
+    here = threading.local()
+
+    def __init__(self, group):
+        self.group = group
+        self._changed = threading.Condition()
+        # Callbacks that are being called, and collectives that these execute.
+        self._callbacks = self._inner = 0
+        self._is_over = False
+
+    @classmethod
+    def of(cls, group):
+        """The turn of the group that this thread is in, if it is in one."""
+        turn = getattr(cls.here, "turn", None)
+        return turn if turn and turn.group is group else None
+
+    @contextlib.contextmanager
+    def entered(self):
+        before, self.here.turn = getattr(self.here, "turn", None), self
+        try:
+            yield
+        finally:
+            self.here.turn = before
+
+    def call(self, lane, function):
+        """Calls a function of the program on another thread, which is in this turn, too."""
+        with self._changed:
+            self._callbacks += 1
+        _callers.call(lane, functools.partial(self._call, function))
+
+    def _call(self, function):
+        try:
+            with self.entered():
+                function()
+        finally:
+            self._leave("_callbacks")
+
+    def execute(self, call):
+        """Executes a collective within this turn, and says whether there was time for it."""
+        with self._changed:
+            if self._is_over:
+                return False
+            self._inner += 1
+        try:
+            call()
+        finally:
+            self._leave("_inner")
+        return True
+
+    def _leave(self, counter):
+        with self._changed:
+            setattr(self, counter, getattr(self, counter) - 1)
+            self._changed.notify_all()
+
+    def end(self):
+        with self._changed:
+            # A callback that waits for a later collective would wait for ever.
+            self._changed.wait_for(lambda: not self._callbacks, CALLBACKS)
+            self._changed.wait_for(lambda: not self._inner)
+            self._is_over = True
 
 
 class Pending(Work):
@@ -35,6 +103,7 @@ class Pending(Work):
     def __init__(self, executed, outputs):
         super().__init__()
         self._executed, self._outputs = executed, outputs
+        self._lane = _callers.lane()
 
     def wait(self, timeout=NO_TIMEOUT):
         try:
@@ -59,14 +128,26 @@ class Pending(Work):
         return self._outputs
 
     def get_future(self):
-        future = torch.futures.Future()
+        future, state, asked_by = torch.futures.Future(), _callers.State(), threading.get_ident()
 
-        def resolve(executed):
-            error = executed.exception()
-            future.set_exception(error) if error else future.set_result(self._outputs)
+        def resolve():
+            error = self._executed.exception()
+            with state.within():
+                future.set_exception(error) if error else future.set_result(self._outputs)
 
-        self._executed.add_done_callback(resolve)
+        def tell(_):
+            if threading.get_ident() == asked_by:
+                resolve()
+            else:
+                self._tell(resolve)
+
+        self._executed.add_done_callback(tell)
         return future
+
+    def _tell(self, resolve):
+        """Calls the future's callbacks on a thread on which nothing depends."""
+        turn = getattr(Turn.here, "turn", None)
+        turn.call(self._lane, resolve) if turn else _callers.call(self._lane, resolve)
 
 
 def finish(gloo, work, over):
@@ -131,8 +212,6 @@ class SeveralHosts(InPython):
         # Set when the newest turn is over.
         self._latest = threading.Event()
         self._latest.set()
-        # The thread whose turn it is.
-        self._holder = None
         # How the group has ended, once it has.
         self._ended = concurrent.futures.Future()
 
@@ -182,37 +261,57 @@ class SeveralHosts(InPython):
         return next(host for host, members in enumerate(self._hosts) if rank in members)
 
     def _is_within_turn(self):
-        return self._holder == threading.get_ident()
+        return bool(Turn.of(self))
 
     def _run(self, function, arguments, options, outputs):
         """Calls the function, or lets the group's thread do so: collectives of a group are executed in order."""
         executed = concurrent.futures.Future()
         call = functools.partial(self._settle, executed, function, arguments)
-        with self._lock:
-            self._check()
-            self._sequence += 1
-            # What a callback calls is of the turn of its collective: in the line it would wait for itself.
-            is_now = self._is_within_turn()
-            if not is_now:
-                before, self._latest = self._latest, threading.Event()
-                call = functools.partial(self._take_turn, call, before, self._latest)
-                is_now = before.is_set() and not options.asyncOp
-            if not is_now:
-                self._executor.submit(call)
-        if is_now:
-            call()
+        # What a callback calls is of the turn of its collective, so that all ranks have one order.
+        turn = Turn.of(self)
+        if not (turn and turn.execute(functools.partial(self._count, call))):
+            self._line_up(call, options.asyncOp)
         work = Pending(executed, outputs)
         if not options.asyncOp:
             work.wait()
         return work
 
+    def _count(self, call):
+        with self._lock:
+            self._check()
+            self._sequence += 1
+        call()
+
+    def _line_up(self, call, is_async):
+        with self._lock:
+            self._check()
+            self._sequence += 1
+            before, self._latest = self._latest, threading.Event()
+            call = functools.partial(self._take_turn, call, before, self._latest)
+            is_now = before.is_set() and not is_async
+            if not is_now:
+                self._executor.submit(self._within(_callers.State(), call))
+        if is_now:
+            call()
+
+    @staticmethod
+    def _within(state, call):
+        """The call, for another thread that is to do it as this one would."""
+
+        def within():
+            with state.within():
+                call()
+
+        return within
+
     def _take_turn(self, call, before, after):
         before.wait()
-        self._holder = threading.get_ident()
+        turn = Turn(self)
         try:
-            call()
+            with turn.entered():
+                call()
+            turn.end()
         finally:
-            self._holder = None
             after.set()
 
     def _settle(self, executed, function, arguments):

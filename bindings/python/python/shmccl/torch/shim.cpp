@@ -7,9 +7,12 @@
 //   A thread makes it while the program goes on; whoever needs it first waits for it. Works and tensors keep it alive.
 // * A synchronous call runs on the caller's thread. An asynchronous one is queued: nothing that may wait runs inline,
 //   and `wait` takes over what the engine's worker has not begun.
-// * The engine calls `Pending::ended` once for each queued operation, on any thread, without the GIL.
+// * The engine calls `Pending::ended` once for each queued operation, on any thread, without the GIL. Functions of the
+//   program are not called there: `Callers` has threads for them, on which nothing else depends.
+// * Once the interpreter ends, no thread of this file drops or calls what is Python's: see `Gate`.
 // * A child of a fork touches nothing of the parent's engine.
 
+#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -23,6 +26,7 @@
 #include <pybind11/stl.h>
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -30,6 +34,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,6 +74,78 @@ constexpr auto kAllGatherCoalesced = OpType::ALLGATHER_INTO_TENSOR_COALESCED;
 #endif
 
 const shmcclTable* table = nullptr;
+
+// The end of the interpreter -------------------------------------------------------------------------------------
+
+// Says whether threads may use what is Python's. Past the end of the interpreter, whoever takes its lock is ended in the
+// midst of C++, which aborts the process. The last reference but one to a tensor takes that lock, too.
+class Gate {
+ public:
+  // Keeps the interpreter's end waiting, unless that has come.
+  class Pass {
+   public:
+    explicit Pass(Gate& gate) : gate_(gate) {
+      gate_.inside_++;
+      is_given_ = !gate_.is_shut_;
+    }
+    ~Pass() {
+      if (--gate_.inside_ > 0 || !gate_.is_shut_) return;
+      std::lock_guard<std::mutex> lock(gate_.mutex_);
+      gate_.left_.notify_all();
+    }
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+    explicit operator bool() const { return is_given_; }
+
+   private:
+    Gate& gate_;
+    bool is_given_;
+  };
+
+  // Gives no pass any more, and waits a moment for those that were given. Other threads of the program that have called
+  // may be on their way back: they come to `hold`, if they get the lock of the interpreter now.
+  void shut() {
+    shut_by_ = std::this_thread::get_id();
+    is_shut_ = true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_.wait_for(lock, kPatience, [&] { return inside_ <= 0; });
+    if (has_others_) left_.wait_for(lock, kWayBack, [] { return false; });
+  }
+
+  // Keeps a thread that would go back to an interpreter that has ended. The process ends without it.
+  void hold() {
+    const auto here = std::this_thread::get_id();
+    if (here != first_ && !has_others_.load(std::memory_order_relaxed)) has_others_ = true;
+    if (!is_shut_.load(std::memory_order_relaxed) || here == shut_by_) return;
+    for (;;) ::pause();
+  }
+
+ private:
+  static constexpr milliseconds kPatience{1000}, kWayBack{30};
+
+  const std::thread::id first_ = std::this_thread::get_id();
+  std::atomic<int> inside_{0};
+  std::atomic<bool> is_shut_{false}, has_others_{false};
+  std::thread::id shut_by_;
+  std::mutex mutex_;
+  std::condition_variable left_;
+};
+
+// Never destroyed: threads use it to the end of the process. A child of a fork gets one of its own.
+Gate* gate = new Gate();
+
+// Goes back to the program where there is still one.
+struct Return {
+  ~Return() { gate->hold(); }
+};
+
+// Drops what may be Python's, or leaves it where it is.
+template <class Value>
+void drop(Value value) {
+  const Gate::Pass pass(*gate);
+  if (pass) Value(std::move(value));
+  else new Value(std::move(value));
+}
 
 // Errors ---------------------------------------------------------------------------------------------------------
 
@@ -110,7 +187,8 @@ struct Failure {
 
 // Runs the handlers of signals that have come, where this thread may. Nonzero: one has raised an exception.
 int signals_raised() {
-  if (!Py_IsInitialized()) return 0;
+  const Gate::Pass pass(*gate);
+  if (!pass || !Py_IsInitialized()) return 0;
   py::gil_scoped_acquire gil;
   return PyErr_CheckSignals();
 }
@@ -142,6 +220,101 @@ void call_hook(const Hook& hook, const Arguments&... arguments) {
     LOG(ERROR) << "shmccl: a hook of a process group has failed: " << error.what();
   }
 }
+
+// Functions of the program -----------------------------------------------------------------------------------------
+
+// Calls functions of the program, such as callbacks of futures, on threads on which nothing else depends.
+//
+// Functions of one lane are called one after the other, so that those of all ranks make their operations in one order.
+// A function may wait for operations that it makes itself: these end on the next lane. Where it waits for anything else,
+// its lane goes on after a moment, on another thread.
+class Callers {
+ public:
+  // The lane of what is made on this thread.
+  static inline thread_local unsigned here = 0;
+
+  void call(unsigned number, std::function<void()> function) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    auto& lane = lanes_[number];
+    lane.functions.push_back(std::move(function));
+    provide(lane, number);
+    // Without a thread, this one has to do.
+    while (lane.threads == 0 && !lane.functions.empty()) call_next(lane, number, lock);
+  }
+
+ private:
+  struct Lane {
+    std::deque<std::function<void()>> functions;
+    // How many threads serve it, and how many of them are in a function.
+    int threads = 0, calling = 0;
+    // The number of the function that the next one waits for, or 0, and that of the last one.
+    uint64_t awaited = 0, last = 0;
+    std::condition_variable changed;
+  };
+
+  // How long a function keeps the next one waiting, and how long a thread waits for a function.
+  static constexpr milliseconds kTurn{50}, kIdle{2000};
+
+  // Sees to a thread that is in no function. The caller holds the lock.
+  void provide(Lane& lane, unsigned number) {
+    if (lane.threads > lane.calling) {
+      lane.changed.notify_one();
+      return;
+    }
+    try {
+      std::thread([this, number] { serve(number); }).detach();
+      lane.threads++;
+    } catch (const std::system_error&) {
+      // Those that are there go on, later.
+    }
+  }
+
+  void serve(unsigned number) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    auto& lane = lanes_[number];
+    while (lane.changed.wait_for(lock, kIdle, [&] { return !lane.functions.empty(); })) {
+      if (const auto awaited = lane.awaited) {
+        const bool has_ended = lane.changed.wait_for(lock, kTurn, [&] { return lane.awaited != awaited; });
+        if (has_ended || lane.functions.empty()) continue;
+      }
+      call_next(lane, number, lock);
+    }
+    lane.threads--;
+  }
+
+  void call_next(Lane& lane, unsigned number, std::unique_lock<std::mutex>& lock) {
+    const auto own = lane.awaited = ++lane.last;
+    auto function = std::move(lane.functions.front());
+    lane.functions.pop_front();
+    lane.calling++;
+    if (!lane.functions.empty()) provide(lane, number);
+    lock.unlock();
+    call_here(std::move(function), number + 1);
+    lock.lock();
+    lane.calling--;
+    if (lane.awaited == own) lane.awaited = 0;
+    lane.changed.notify_all();
+  }
+
+  // Calls a function, and drops it before the pass is given back.
+  static void call_here(std::function<void()> function, unsigned next) {
+    const Gate::Pass pass(*gate);
+    if (!pass) {
+      new std::function<void()>(std::move(function));
+      return;
+    }
+    const auto before = std::exchange(here, next);
+    call_hook(function);
+    function = nullptr;
+    here = before;
+  }
+
+  std::mutex mutex_;
+  std::map<unsigned, Lane> lanes_;
+};
+
+// Never destroyed, and a child of a fork gets one of its own, as for the gate.
+Callers* callers = new Callers();
 
 // Types ----------------------------------------------------------------------------------------------------------
 
@@ -598,7 +771,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // for others before it needs them.
   void start(std::optional<shmcclUniqueId> id = {}) {
     state_ = alone() ? State::ready : State::meeting;
-    if (!alone()) std::thread([self = shared_from_this(), id] { self->run(id); }).detach();
+    if (alone()) return;
+    std::thread([self = shared_from_this(), id]() mutable {
+      self->run(id);
+      drop(std::move(self));
+    }).detach();
   }
 
   // Waits until the ranks have met.
@@ -795,7 +972,9 @@ class Pending : public Work {
  public:
   Pending(ConnectionPtr connection, Job job, uint64_t sequence, milliseconds timeout)
       : Work(connection->rank(), job.type), connection_(std::move(connection)), job_(std::move(job)), sequence_(sequence),
-        timeout_(timeout + milliseconds(connection_->report().extra.exchange(0))), timed_(connection_->report().timed) {}
+        timeout_(timeout + milliseconds(connection_->report().extra.exchange(0))), timed_(connection_->report().timed) {
+    if (!job_.after.empty()) after_state_.emplace();
+  }
 
   ~Pending() override {
     for (auto request : requests_) table->RequestFree(request);
@@ -805,6 +984,7 @@ class Pending : public Work {
 
   // Begins all parts, behind each other where the caller waits for them.
   void begin(bool is_async) {
+    const Return back;
     connection_->report().pending++;
     try {
       connection_->ensure(job_.operation);
@@ -824,8 +1004,11 @@ class Pending : public Work {
 
   // What the engine calls at the end of a part.
   static void ended(void* self, shmcclResult_t code, const char* text, int rank) {
+    const Gate::Pass pass(*gate);
     const bool was_within = std::exchange(within_callback, true);
-    c10::intrusive_ptr<Pending>::reclaim(static_cast<Pending*>(self))->part_ended({code, text ? text : "", rank});
+    auto* work = static_cast<Pending*>(self);
+    if (pass) c10::intrusive_ptr<Pending>::reclaim(work)->part_ended({code, text ? text : "", rank});
+    else work->leave();
     within_callback = was_within;
   }
 
@@ -856,8 +1039,10 @@ class Pending : public Work {
   void synchronize() override { wait(milliseconds(0)); }
 
   bool wait(milliseconds timeout) override {
+    const Return back;
     if (timeout.count() < 0) timeout = milliseconds(0);
     await(timeout);
+    await_callbacks(timeout);
     if (c10d::allow_inflight_collective_as_graph_input()) {
       c10d::unregister_work(c10::intrusive_ptr<Work>::reclaim_copy(this));
     }
@@ -941,7 +1126,7 @@ class Pending : public Work {
     TORCH_CHECK(!begun.empty(), "shmccl: ", job_.operation, " was put together with others; end the coalescing block first");
     const bool is_own = timeout.count() == 0;
     const bool is_bounded = !is_own || has_own_deadline();
-    const auto deadline = is_own ? started_ + timeout_ : steady_clock::now() + timeout;
+    const auto deadline = deadline_of(timeout);
     for (auto request : begun) {
       const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now()).count();
       const auto code = table->RequestWait(request, is_bounded ? static_cast<uint64_t>(std::max<int64_t>(left, 1)) : 0);
@@ -954,6 +1139,22 @@ class Pending : public Work {
     // The thread that has executed it is about to say so.
     std::unique_lock<std::mutex> lock(mutex_);
     cv_.wait(lock, [&] { return done_; });
+  }
+
+  steady_clock::time_point deadline_of(milliseconds timeout) const {
+    return timeout.count() == 0 ? started_ + timeout_ : steady_clock::now() + timeout;
+  }
+
+  // Waits until callbacks have been called, as a program is used to, but past no deadline. A callback waits for none.
+  void await_callbacks(milliseconds timeout) {
+    if (Callers::here > 0) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (is_told_) return;
+    lock.unlock();
+    std::optional<py::gil_scoped_release> unlocked;
+    if (PyGILState_Check()) unlocked.emplace();
+    lock.lock();
+    await_change(lock, cv_, [&] { return is_told_; }, deadline_of(timeout));
   }
 
   // Ends the operation for all ranks, past its own timeout.
@@ -973,28 +1174,63 @@ class Pending : public Work {
     return requests_;
   }
 
-  void finish() {
+  // Does what is left to do, as if the thread that has begun the operation did it.
+  void act() {
+    if (failure_ || job_.after.empty()) return;
+    const at::ThreadLocalStateGuard state(*after_state_);
     try {
-      if (!failure_) for (auto& action : job_.after) action();
+      for (auto& action : job_.after) action();
     } catch (const std::exception& error) {
       failure_ = {shmcclInternalError, error.what()};
     }
+  }
+
+  // Ends past the end of the interpreter: all that it has stays.
+  void leave() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = {shmcclInvalidUsage, "the interpreter has ended"};
+    done_ = true;
+    cv_.notify_all();
+  }
+
+  void finish() {
+    act();
     std::unique_lock<std::mutex> lock(mutex_);
     duration_ms_ = std::chrono::duration<float, std::milli>(steady_clock::now() - started_).count();
     const Tensors kept = std::move(job_.kept);
     const Actions after = std::move(job_.after);
-    const FuturePtr futures[] = {future_, result_};
+    const std::array<FuturePtr, 2> futures{future_, result_};
+    auto& report = connection_->report();
+    const bool is_hooked = report.hooked && !failure_;
+    const bool has_callbacks = is_hooked || future_ || result_;
+    is_told_ = !has_callbacks;
     done_ = true;
     cv_.notify_all();
     lock.unlock();
-    tell(connection_->report());
-    for (const auto& future : futures) resolve(future);
+    shmcclResult_t none = shmcclSuccess;
+    if (failure_) report.failed.compare_exchange_strong(none, failure_.code);
+    if (!is_hooked) count_out(report);
+    if (!has_callbacks) return;
+    callers->call(lane_, [self = c10::intrusive_ptr<Pending>::reclaim_copy(this), futures, is_hooked] { self->tell(futures, is_hooked); });
   }
 
-  void tell(Report& report) {
-    shmcclResult_t none = shmcclSuccess;
-    if (!failure_ && report.hooked) report.call(report.on_success, *this);
-    else if (failure_) report.failed.compare_exchange_strong(none, failure_.code);
+  // Calls what the program has given, on a thread of `Callers`.
+  void tell(const std::array<FuturePtr, 2>& futures, bool is_hooked) {
+    auto& report = connection_->report();
+    if (is_hooked) {
+      report.call(report.on_success, *this);
+      count_out(report);
+    }
+    std::optional<at::ThreadLocalStateGuard> state;
+    if (callback_state_) state.emplace(*callback_state_);
+    for (const auto& future : futures) call_hook([&] { resolve(future); });
+    state.reset();
+    std::lock_guard<std::mutex> lock(mutex_);
+    is_told_ = true;
+    cv_.notify_all();
+  }
+
+  static void count_out(Report& report) {
     if (--report.pending > 0) return;
     std::lock_guard<std::mutex> lock(report.mutex);
     report.idle.notify_all();
@@ -1006,6 +1242,7 @@ class Pending : public Work {
     if (slot) return slot;
     auto made = slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
     const bool is_done = done_;
+    if (!is_done && !callback_state_) callback_state_.emplace();
     lock.unlock();
     if (is_done) resolve(made);
     // Who waits for a future does not take the operation over: the worker is told to begin.
@@ -1040,9 +1277,14 @@ class Pending : public Work {
   // Beginning them counts as a part.
   int parts_ = 1;
   bool done_ = false;
+  // Whether all that the program has given was called.
+  bool is_told_ = true;
+  const unsigned lane_ = Callers::here;
   Failure failure_;
   std::vector<shmcclRequest_t> requests_;
   FuturePtr future_, result_;
+  // Torch's state of the thread that has begun this, and of the one that has asked for a future.
+  std::optional<at::ThreadLocalState> after_state_, callback_state_;
 };
 
 // Windows ----------------------------------------------------------------------------------------------------------
@@ -1102,16 +1344,18 @@ class SignalWait : public Work {
 
   // Has a thread take the signal. The caller holds the lock.
   void begin() {
-    std::thread([self = c10::intrusive_ptr<SignalWait>::reclaim_copy(this)] {
+    std::thread([self = c10::intrusive_ptr<SignalWait>::reclaim_copy(this)]() mutable {
       std::exception_ptr failure;
       try {
         self->take_();
       } catch (...) {
         failure = std::current_exception();
       }
-      std::lock_guard<std::mutex> lock(self->mutex_);
+      std::unique_lock<std::mutex> lock(self->mutex_);
       self->exception_ = failure;
       self->set(State::done);
+      lock.unlock();
+      drop(std::move(self));
     }).detach();
     state_ = State::taking;
   }
@@ -1825,7 +2069,12 @@ void load(const py::capsule& capsule) {
               "shmccl: the engine's function table has version ", given->version, " and ", given->size,
               " bytes, and this shim was compiled for version ", SHMCCL_TABLE_VERSION, " and ", sizeof(shmcclTable),
               " bytes; rebuild it: python -m shmccl.torch build");
-  static const int failed = pthread_atfork(nullptr, nullptr, [] { forks++; });
+  static const int failed = pthread_atfork(nullptr, nullptr, [] {
+    forks++;
+    // What threads of the parent do is none of the child's.
+    gate = new Gate();
+    callers = new Callers();
+  });
   TORCH_CHECK(failed == 0, "shmccl: cannot ask to be told of forks: ", std::strerror(failed));
   table = given;
 }
@@ -1834,6 +2083,7 @@ void load(const py::capsule& capsule) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("load", &load);
+  module.def("shut", [] { gate->shut(); }, py::call_guard<py::gil_scoped_release>());
   py::class_<SharedBackend, c10d::Backend, c10::intrusive_ptr<SharedBackend>>(module, "SharedBackend")
       .def(py::init<c10::intrusive_ptr<c10d::Store>, int, int, milliseconds, std::string, std::vector<uint64_t>, std::string, bool>(),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("ranks"),
