@@ -12,7 +12,7 @@ use nix::errno::Errno;
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
-use words::{awaiting, held_up, in_gone_directory, in_line, name_holder, revoker, signal_name};
+use words::{awaiting, held_up, in_gone_directory, in_line, name_holder, revoked, signal_name};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
@@ -231,7 +231,7 @@ pub enum Error {
         rank: Rank,
     },
     /// A wait passed its deadline although nobody died.
-    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited, *.tag), held_up(*.straggler))]
+    #[error("{operation} timed out after {waited:?}{}{}", awaiting(*.awaited, *.tag), held_up(*.straggler, .report.as_deref()))]
     Timeout {
         /// The operation that waited.
         operation: &'static str,
@@ -307,10 +307,12 @@ pub enum Error {
     #[error("the proxy was lost")]
     ProxyLost,
     /// The epoch was aborted.
-    #[error("the communicator was revoked by {}", revoker(*.by))]
+    #[error("{}", revoked(*.by, *.awaited))]
     Revoked {
         /// The rank that aborted it; `None` when it was the launcher.
         by: Option<Rank>,
+        /// The rank that held that one up, where a wait of it has timed out.
+        awaited: Option<Rank>,
     },
     /// The process was not started by a launcher, or its environment is damaged.
     #[error("{variable}: {expected}; start the program with `shmccl run -n N -- PROGRAM`")]
@@ -600,7 +602,10 @@ mod tests {
         assert_eq!(tagged(Some(Rank::known(3))), "recv timed out after 2s, awaiting rank 3 with tag 7");
         assert_eq!(tagged(None), "recv timed out after 2s, awaiting any rank with tag 7");
         assert_eq!(Error::PeerLost { rank: Rank::known(1) }.to_string(), "rank 1 was lost");
-        assert_eq!(Error::Revoked { by: None }.to_string(), "the communicator was revoked by the launcher");
+        assert_eq!(
+            Error::Revoked { by: None, awaited: None }.to_string(),
+            "the communicator was revoked by the launcher"
+        );
         let died =
             Error::DeviceFailed { device: DeviceName::Rank(Rank::known(2)), cause: ExitCause::Signal(9) };
         assert_eq!(died.to_string(), "rank 2 was killed by SIGKILL");

@@ -57,7 +57,7 @@ impl ControlChannel {
                     deadline.wait_a_while(&self.socket, operation, nap)?;
                     continue;
                 }
-                Incoming::HungUp => return Err(Error::Revoked { by: None }),
+                Incoming::HungUp => return Err(Error::Revoked { by: None, awaited: None }),
                 Incoming::NoDescriptors => {
                     let source = nix::errno::Errno::EMFILE.into();
                     return Err(resource_error("receiving the segments of all ranks", source));
@@ -81,7 +81,7 @@ impl ControlChannel {
     /// guard finds a lost rank, and reports that rank to the root.
     fn check_guard(&self) -> Result<()> {
         if self.guard.as_ref().is_some_and(WaitGuard::is_cancelled) {
-            return Err(Error::Revoked { by: None });
+            return Err(Error::Revoked { by: None, awaited: None });
         }
         let Some(rank) = self.guard.as_ref().and_then(WaitGuard::lost) else { return Ok(()) };
         self.send(&Report { header: Report::header(self.job_id), member: rank.get(), restarts: 0 }, &[])?;

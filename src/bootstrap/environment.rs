@@ -95,7 +95,7 @@ pub fn become_program<A: AsRef<OsStr>>(
 ) -> Error {
     let bound = variable(LAUNCHER, "a process id", |text| text.parse().ok()).and_then(|launcher| {
         bind_to_launcher(launcher)?;
-        if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
+        if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None, awaited: None }) }
     });
     match bound {
         Ok(()) => {
@@ -119,7 +119,7 @@ pub(crate) fn bind_to_launcher(launcher: i32) -> Result<()> {
     // A sandbox may refuse it. A rank that has joined hears of the launcher's end by the socket.
     let _ = set_pdeathsig(Signal::SIGKILL);
     // The launcher may have died just before.
-    if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None }) }
+    if getppid().as_raw() == launcher { Ok(()) } else { Err(Error::Revoked { by: None, awaited: None }) }
 }
 
 /// Returns the variables of a process, except the number of its socket.

@@ -24,6 +24,7 @@ use super::root::{BootstrapRoot, MemberId, Offer, RootEvent};
 use super::socket::{poll_timeout, resource_error};
 use crate::error::{Error, Result};
 use crate::logs::step;
+use crate::rank::Rank;
 use crate::shm::HostKernel;
 use crate::sync::grace::Grace;
 
@@ -47,6 +48,10 @@ pub(crate) struct MeetingHost {
     point: MeetingPoint,
     /// How long the host waits if no rank comes.
     patience: Option<Duration>,
+    /// Whether those who come after a failure are told of it.
+    lingers: bool,
+    /// The rank that hosts it, which those are told who come by a name.
+    rank: Option<Rank>,
 }
 
 impl MeetingHost {
@@ -65,7 +70,7 @@ impl MeetingHost {
             Ok(listener)
         };
         let listener = open().map_err(|errno: Errno| resource_error("opening a meeting", errno.into()))?;
-        Ok(Self { listener: listener.into(), point, patience: None })
+        Ok(Self { listener: listener.into(), point, patience: None, lingers: true, rank: None })
     }
 
     /// Returns another descriptor of the listening socket, as a forked process has one.
@@ -77,6 +82,16 @@ impl MeetingHost {
     /// Lets it wait so long at most for the first rank.
     pub(crate) fn for_at_most(self, patience: Duration) -> Self {
         Self { patience: Some(patience), ..self }
+    }
+
+    /// Lets it tell those who come which rank it is of.
+    pub(crate) fn of_rank(self, rank: Rank) -> Self {
+        Self { rank: Some(rank), ..self }
+    }
+
+    /// Lets it end as the meeting fails.
+    pub(crate) fn ending_as_it_fails(self) -> Self {
+        Self { lingers: false, ..self }
     }
 
     /// Starts the thread. When all have come, it makes the control segment for their number by
@@ -93,7 +108,13 @@ impl MeetingHost {
             // Signals are the application's. It cannot fail with a valid set.
             let _ = SigSet::all().thread_block();
             let patience = self.patience.map(|patience| Grace::begin(patience, HostKernel::clock()));
-            if let Some(assembled) = Meeting::new(self.listener, self.point.job_id, patience).assemble() {
+            let meeting = Meeting::new(self.listener, self.point.job_id, patience);
+            let meeting = match self.rank {
+                Some(rank) => meeting.hosted_by(rank),
+                None => meeting,
+            };
+            let meeting = if self.lingers { meeting } else { meeting.ending_as_it_fails() };
+            if let Some(assembled) = meeting.assemble() {
                 run_root(assembled, &self.point, make_control);
             }
         });

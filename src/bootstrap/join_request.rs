@@ -1,10 +1,11 @@
 //! How a process that no launcher started comes to a meeting.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use bytemuck::Zeroable;
 use nix::errno::Errno;
+use nix::poll::{PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket, sockopt,
 };
@@ -12,9 +13,12 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::control_channel::{ControlChannel, WaitGuard};
 use super::member::Joining;
-use super::message::{ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met, Rejected};
+use super::message::{
+    self, ANY_RANK, ControlMessage, Hosted, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met, Rejected,
+};
 use super::options::Options;
-use super::socket::{ControlSocket, Deadline, resource_error};
+use super::socket::{ControlSocket, Deadline, Incoming, resource_error, try_receive};
+use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
 
@@ -104,6 +108,79 @@ pub(crate) fn meet_as_joiner(
     Ok(joining)
 }
 
+/// Enters the meeting of this `name` with the claim `part`. Whoever comes first hosts it: `host`
+/// opens the meeting at a point with that name, or fails because another one has.
+///
+/// # Errors
+/// Those of [`meet`]; [`Error::PeerLost`] of the host, too.
+pub(crate) fn meet_by_name(
+    name: &str,
+    part: RankClaim,
+    options: &Options,
+    host: impl Fn(MeetingPoint) -> Result<()>,
+) -> Result<Joining> {
+    let RankClaim { rank, n_ranks, n_members } = part;
+    let deadline = Deadline::after(options.timeout);
+    let (socket, job_id, host) = loop {
+        let point = MeetingPoint { name: name.to_owned(), job_id: fresh_job_id(), epoch: FIRST_EPOCH };
+        match reach(&point, options.timeout) {
+            Ok(socket) => {
+                if let Some((job_id, host)) = hear_host(&socket, options.timeout)? {
+                    break (socket, job_id, host);
+                }
+                // That one has just ended. The next one may be this rank.
+            }
+            Err(Error::NoMeeting { .. }) => match host(point) {
+                Ok(()) => continue,
+                Err(Error::Os { source, .. }) if source.raw_os_error() == Some(Errno::EADDRINUSE as i32) => {}
+                Err(error) => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+        if deadline.waited() > options.timeout {
+            return Err(Error::timed_out(MEETING, None, deadline.waited()));
+        }
+        // Another rank has the name, and does not listen yet.
+        let _ = poll(&mut [], PollTimeout::from(1_u8));
+    };
+    let request = JoinRequest {
+        header: JoinRequest::header(job_id),
+        layout_version: LAYOUT_VERSION,
+        rank: rank.get(),
+        n_ranks,
+        n_members,
+        backing: options.backing.code(),
+        reserved: 0,
+        heap_len: options.heap_len,
+        timeout_ms: milliseconds(options.timeout),
+    };
+    let lost = |error| match error {
+        Error::Revoked { by: None, .. } if host != rank => Error::PeerLost { rank: host },
+        error => error,
+    };
+    let mut joining = say(socket, job_id, &request, options.timeout, None).map_err(lost)?;
+    joining.options = options.clone();
+    Ok(joining)
+}
+
+/// Hears which job a host is of, and which rank it is; `None` where it has hung up.
+fn hear_host(socket: &OwnedFd, timeout: Duration) -> Result<Option<(u64, Rank)>> {
+    let mut deadline = Deadline::after(timeout.saturating_add(LAST_WORDS));
+    loop {
+        match try_receive(socket.as_fd())? {
+            Incoming::Message(bytes, _) => {
+                let hosted = message::read::<Hosted>(&bytes);
+                let found = message::header_of(&bytes).map_or(0, |header| u64::from(header.version));
+                let (what, expected) = ("bootstrap version", message::VERSION.into());
+                let hosted = hosted.ok_or(Error::Layout { what, expected, found })?;
+                return Ok(Some((hosted.header.job_id, Rank::new(hosted.rank, MAX_RANKS)?)));
+            }
+            Incoming::Nothing => deadline.wait_a_while(socket, MEETING, Duration::MAX)?,
+            Incoming::HungUp | Incoming::NoDescriptors => return Ok(None),
+        }
+    }
+}
+
 /// Knocks, and says Hello when all have come.
 fn come(
     point: &MeetingPoint,
@@ -111,9 +188,18 @@ fn come(
     timeout: Duration,
     guard: Option<WaitGuard>,
 ) -> Result<Joining> {
-    let socket = reach(point, timeout)?;
-    let mut channel =
-        ControlChannel { socket, job_id: point.job_id, n_ranks: MAX_RANKS, guard, last_words: LAST_WORDS };
+    say(reach(point, timeout)?, point.job_id, request, timeout, guard)
+}
+
+/// Says the request to a host, and Hello when all have come.
+fn say(
+    socket: ControlSocket,
+    job_id: u64,
+    request: &JoinRequest,
+    timeout: Duration,
+    guard: Option<WaitGuard>,
+) -> Result<Joining> {
+    let mut channel = ControlChannel { socket, job_id, n_ranks: MAX_RANKS, guard, last_words: LAST_WORDS };
     channel.send(request, &[])?;
     let (met, _) = channel.receive::<Met>(timeout, MEETING)?;
     check_n_ranks(met.n_ranks)?;
@@ -124,6 +210,11 @@ fn come(
 
 fn milliseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns whether a host listens at `point`, without asking for a rank.
+pub(crate) fn is_hosted(point: &MeetingPoint) -> bool {
+    reach(point, LAST_WORDS).is_ok()
 }
 
 /// Connects to the host, which has to be of the same user.

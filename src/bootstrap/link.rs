@@ -171,7 +171,8 @@ impl ControlLink {
     }
 
     fn send<M: ControlMessage>(&self, message: &M) -> Result<()> {
-        send(self.socket.as_fd(), bytemuck::bytes_of(message), &[]).map_err(|_| Error::Revoked { by: None })
+        send(self.socket.as_fd(), bytemuck::bytes_of(message), &[])
+            .map_err(|_| Error::Revoked { by: None, awaited: None })
     }
 }
 

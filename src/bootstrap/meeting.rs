@@ -11,13 +11,15 @@
 //! | of another user, or with another version or job | is refused; the others are not concerned |
 //! | says nothing | is dropped when all are there, or first when there are too many |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together |
-//! | is a joiner too many, or hangs up without a rank | is told, or forgotten |
+//! | is a joiner too many | is told |
+//! | is a joiner and hangs up without a rank | is forgotten while others may take its place |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes after the failure, but not after the deadline | is told why, like the others |
 //! | has not come at the end of the shortest timeout | the meeting fails: that rank is missing |
 //!
-//! The timeout of a joiner without a rank does not count.
+//! The timeout of a joiner without a rank does not count. One that has hung up is lost once all
+//! members are there and as many joiners have come, this one included, as there are places.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -29,8 +31,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::join_request::{Rejection, Term, check_user};
 use super::message::{
-    self, ANY_RANK, ControlMessage, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Misfit, Refused,
-    Report, check_fit,
+    self, ANY_RANK, ControlMessage, Hosted, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Misfit,
+    Refused, Report, check_fit,
 };
 use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{Error, Result};
@@ -83,6 +85,12 @@ pub(super) struct Meeting {
     terms: Option<ClaimedTerms>,
     /// The host's patience until a rank comes; then the shortest timeout among those with a rank.
     deadline: Option<Grace>,
+    /// How many joiners have hung up before they had a rank.
+    gone_joiners: usize,
+    /// Whether those who come after a failure are told of it.
+    lingers: bool,
+    /// The rank that hosts it, which those who come are told. They know its name only.
+    host: Option<Rank>,
 }
 
 #[derive(Debug)]
@@ -132,7 +140,26 @@ impl Meeting {
     /// Makes a meeting that is over at the end of the shortest timeout, or of `deadline` if no rank
     /// comes.
     pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Grace>) -> Self {
-        Self { listener, job_id, connections: Vec::new(), terms: None, deadline }
+        Self {
+            listener,
+            job_id,
+            connections: Vec::new(),
+            terms: None,
+            deadline,
+            gone_joiners: 0,
+            lingers: true,
+            host: None,
+        }
+    }
+
+    /// Lets it tell those who come that `rank` hosts it, and the number of the job.
+    pub(super) fn hosted_by(self, rank: Rank) -> Self {
+        Self { host: Some(rank), ..self }
+    }
+
+    /// Lets it end as it fails: who comes later finds nobody.
+    pub(super) fn ending_as_it_fails(self) -> Self {
+        Self { lingers: false, ..self }
     }
 
     /// Waits until all have come. Returns `None` when the meeting has failed and all members know
@@ -190,7 +217,7 @@ impl Meeting {
             }
             self.reject_all(failure);
             self.connections.retain(|connection| !connection.has_asked && connection.socket.is_some());
-            if self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.len() >= n_ranks) {
+            if !self.lingers || self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.len() >= n_ranks) {
                 return Ok(());
             }
             let (requests, ready) = self.poll()?;
@@ -272,6 +299,10 @@ impl Meeting {
                 send_to(&socket, &Refused::new(self.job_id, (MemberRefusal::User, expected, found)));
                 continue;
             }
+            if let Some(rank) = self.host {
+                let header = Hosted::header(self.job_id);
+                send_to(&socket, &Hosted { header, rank: rank.get(), reserved: 0 });
+            }
             if self.connections.len() == MAX_CONNECTIONS {
                 let silent = self.connections.iter().position(|connection| !connection.has_asked);
                 let rankless = || self.connections.iter().position(|connection| connection.claim.is_none());
@@ -304,8 +335,9 @@ impl Meeting {
                 }
             },
             (_, None) => {
+                self.gone_joiners += usize::from(connection.has_asked);
                 self.connections[index].socket = None;
-                Ok(())
+                self.check_gone_joiners()
             }
             (Ok(Incoming::Message(bytes, _)), Some(claim)) => {
                 Err(MeetingFailure::Lost(reported(&bytes).unwrap_or(claim.rank)))
@@ -352,7 +384,27 @@ impl Meeting {
             self.connections[index].until = until;
         }
         self.place_joiners();
-        Ok(())
+        self.check_gone_joiners()
+    }
+
+    /// Finds a joiner lost that has hung up without a rank, once nobody is to be expected who takes
+    /// its place.
+    fn check_gone_joiners(&self) -> Result<(), MeetingFailure> {
+        let Some(terms) = self.terms.filter(|_| self.gone_joiners > 0) else { return Ok(()) };
+        let (n_members, n_ranks) = (terms.term(Term::Members), terms.term(Term::NRanks));
+        let waits = |connection: &Connection| {
+            connection.has_asked && connection.claim.is_none() && connection.socket.is_some()
+        };
+        let joiners = self.claims().filter(|claim| claim.rank.get() >= n_members).count();
+        let members = self.claims().count() - joiners;
+        let places = (n_ranks - n_members) as usize;
+        let is_late = joiners < places && joiners + self.gone_joiners >= places;
+        if members < n_members as usize || !is_late || self.connections.iter().any(waits) {
+            return Ok(());
+        }
+        let is_free = |rank: &Rank| !self.claims().any(|claim| claim.rank == *rank);
+        let free = (n_members..n_ranks).map(Rank::known).find(is_free);
+        free.map_or(Ok(()), |rank| Err(MeetingFailure::Lost(rank)))
     }
 
     fn wait_until(&mut self, until: Option<Grace>) {

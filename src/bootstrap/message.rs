@@ -212,6 +212,11 @@ messages! {
         rank: u32,
         n_ranks: u32,
     }
+    /// Host to a process that has come by a name: the job, in the header, and which rank hosts it.
+    Hosted = 17, 32 bytes {
+        rank: u32,
+        reserved: u32,
+    }
     /// Root to member: the meeting has failed, for everybody.
     Rejected = 13, 48 bytes {
         /// A [`Rejection`](super::join_request::Rejection).

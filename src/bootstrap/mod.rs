@@ -24,10 +24,10 @@
 //! them.
 //!
 //! Processes without a launcher come to a *meeting* first. The process that made their id hosts it
-//! (`meeting.rs`, `host.rs`). Each sends a request with the rank that it claims
-//! (`join_request.rs`). When all are there, the sequence above follows. Joining ranks claim no
-//! rank, and are told theirs. The meeting ends with Go: members hang up, and neither root nor host
-//! is needed any more.
+//! (`meeting.rs`, `host.rs`); of ranks that know a name, the first one to come. Each sends a
+//! request with the rank that it claims (`join_request.rs`). When all are there, the sequence above
+//! follows. Joining ranks claim no rank, and are told theirs. The meeting ends with Go: members
+//! hang up, and neither root nor host is needed any more.
 //!
 //! Invariants:
 //! - A member may hang up, die, send garbage or stop reading. The root neither blocks nor panics,
@@ -46,6 +46,7 @@ mod meeting;
 mod member;
 pub(crate) mod message;
 mod options;
+mod process_mark;
 mod root;
 mod socket;
 #[cfg(test)]
@@ -56,7 +57,7 @@ pub(crate) use control_channel::{CancelToken, WaitGuard};
 pub(crate) use environment::{LAUNCHER, bind_to_launcher};
 pub use environment::{become_program, join_from_env};
 pub(crate) use host::MeetingHost;
-pub(crate) use join_request::{MeetingPoint, RankClaim, meet, meet_as_joiner};
+pub(crate) use join_request::{MeetingPoint, RankClaim, is_hosted, meet, meet_as_joiner, meet_by_name};
 pub use link::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};
 pub use member::{Joining, RankContribution, Shared};
 pub use message::CONTRIBUTION_LEN;
@@ -64,6 +65,8 @@ pub use options::{
     CHECKSUMS, CORES, DUMP_HEAP, Options, Placement, ProxyMode, SegmentBacking, checksums_from_env,
     cores_from_env, dump_heap_from_env,
 };
+pub use process_mark::ProcessMark;
+pub(crate) use process_mark::{explain_hang_up, watch_processes};
 pub(crate) use root::{BlamedMember, BootstrapRoot, MemberId, Offer, RootEvent};
 #[cfg(test)]
 pub(crate) use socket::send;

@@ -190,7 +190,7 @@ fn a_member_that_hangs_up_at_any_step_is_lost_to_all_others() {
             match step {
                 0 => drop(joining),
                 1 => {
-                    let failed = joining.share(|_| Err(Error::Revoked { by: None }));
+                    let failed = joining.share(|_| Err(Error::Revoked { by: None, awaited: None }));
                     assert!(matches!(failed, Err(Error::Revoked { .. })));
                 }
                 2 => drop(joining.share(|_| Ok(memory())).unwrap()),
@@ -422,7 +422,7 @@ fn a_member_whose_root_dies_at_any_step_is_told_so() {
         while step > 0 && !is_there(&mut root) {}
         drop(root);
         match member.join().unwrap() {
-            Err(Error::Revoked { by: None }) => assert!(step < 2),
+            Err(Error::Revoked { by: None, .. }) => assert!(step < 2),
             // A quick member is up before the root stops serving it after its Hello.
             Ok(Ok(event)) => assert!(step > 0 && event == LinkEvent::LauncherGone, "step {step}: {event:?}"),
             other => panic!("step {step}: {other:?}"),

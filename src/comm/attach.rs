@@ -249,7 +249,7 @@ impl LiveRank {
 /// yet.
 pub(super) fn name_hang_up(error: Error) -> Error {
     match error {
-        Error::Revoked { by: None } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
+        Error::Revoked { by: None, .. } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
         other => other,
     }
 }

@@ -87,10 +87,10 @@ impl EpochCommit {
     /// counts: this one, or an earlier one.
     pub(super) fn abandon(&self, error: Error) -> Error {
         let (cause, error) = match (error, self.dead_host()) {
-            (Error::PeerLost { rank }, _) | (Error::Revoked { by: None }, Some(rank)) => {
+            (Error::PeerLost { rank }, _) | (Error::Revoked { by: None, .. }, Some(rank)) => {
                 (RoundOutcome::Lost(rank), Error::PeerLost { rank })
             }
-            (error @ Error::Revoked { by: None }, None) => (RoundOutcome::Repeated, error),
+            (error @ Error::Revoked { by: None, .. }, None) => (RoundOutcome::Repeated, error),
             (error, _) => (RoundOutcome::Failed(self.rank), error),
         };
         match self.round().conclude(cause) {
@@ -112,7 +112,7 @@ impl EpochCommit {
             RoundOutcome::Lost(rank) => Err(Error::PeerLost { rank }),
             RoundOutcome::Failed(rank) => Err(Error::FailedElsewhere { operation: MEETING, rank }),
             // The host has died, and was none of them; or the meeting was called off.
-            RoundOutcome::Repeated | RoundOutcome::Vain => Err(Error::Revoked { by: None }),
+            RoundOutcome::Repeated | RoundOutcome::Vain => Err(Error::Revoked { by: None, awaited: None }),
         }
     }
 

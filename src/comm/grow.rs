@@ -166,7 +166,7 @@ impl Communicator {
     fn explain(&self, error: Error, guard: &WaitGuard) -> Error {
         // It has ended this epoch, and the one that was to come.
         if self.membership.launcher_state().is_some_and(LauncherState::is_orphaned) {
-            return Error::Revoked { by: None };
+            return Error::Revoked { by: None, awaited: None };
         }
         let error = match super::attach::name_hang_up(error) {
             // If the host was a member, its death shows before its sockets are closed.

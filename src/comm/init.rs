@@ -8,7 +8,10 @@ use nix::unistd::Pid;
 use super::Communicator;
 use super::attach::{JoinParams, LiveRank, Overrides, join_assembled, name_hang_up};
 use super::unique_id::UniqueId;
-use crate::bootstrap::{CONTRIBUTION_LEN, CancelToken, Options, ProxyMode, RankClaim, WaitGuard, meet};
+use crate::bootstrap::{
+    CONTRIBUTION_LEN, CancelToken, MeetingHost, MeetingPoint, Options, ProcessMark, ProxyMode, RankClaim,
+    WaitGuard, explain_hang_up, meet, meet_by_name, watch_processes,
+};
 use crate::channel::{Control, EpochMapping};
 use crate::collective::CALL_NAMES;
 use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
@@ -16,6 +19,9 @@ use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;
 use crate::rank::{Rank, check_n_ranks};
 use crate::trace::{Recorder, recorders};
+
+/// The longest name of a meeting.
+const MAX_NAME: usize = 100;
 
 impl Communicator {
     /// Meets the other ranks under `id` and joins them as `rank` of `n_ranks`, with the default
@@ -52,6 +58,31 @@ impl Communicator {
         Self::init_rank_until(n_ranks, id, rank, options, None)
     }
 
+    /// Meets the other ranks like [`Communicator::init_rank_with`], and watches `processes`, those
+    /// of the ranks in order. The meeting fails for all within a moment of the end of one, also of
+    /// one that has not come yet.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::init_rank_with`]; [`Error::WrongCount`] unless there is a mark for
+    /// each rank.
+    pub fn init_rank_among(
+        n_ranks: u32,
+        id: &UniqueId,
+        rank: u32,
+        options: &Options,
+        processes: Vec<ProcessMark>,
+    ) -> Result<Self> {
+        let own = Rank::new(rank, n_ranks)?;
+        if processes.len() != n_ranks as usize {
+            let (count, expected) = (processes.len() as u64, n_ranks.into());
+            return Err(Error::WrongCount { name: "marks of processes", count, expected });
+        }
+        let processes: Arc<[_]> = processes.into();
+        let guard = watch_processes(own, Arc::clone(&processes));
+        Self::init_guarded(n_ranks, id, rank, options, Some(guard))
+            .map_err(|error| explain_hang_up(error, own, &processes))
+    }
+
     /// Meets the other ranks like [`Communicator::init_rank_with`], unless `off` ends that first.
     ///
     /// # Errors
@@ -63,6 +94,50 @@ impl Communicator {
         options: &Options,
         off: Option<CancelToken>,
     ) -> Result<Self> {
+        Self::init_guarded(n_ranks, id, rank, options, off.map(WaitGuard::until))
+    }
+
+    /// Meets the other ranks like [`Communicator::init_rank_with`], under a `name` that all know
+    /// without an id. The rank that comes first hosts the meeting. The name is free again as it is
+    /// over, and two jobs that meet by one name at the same time disturb each other.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::init_rank_with`]; [`Error::InvalidArgument`] for a name of more
+    /// than 100 bytes, or none.
+    pub fn init_by_name(n_ranks: u32, name: &str, rank: u32, options: &Options) -> Result<Self> {
+        check_n_ranks(n_ranks)?;
+        let rank = Rank::new(rank, n_ranks)?;
+        check("init_by_name", options)?;
+        HeapShape::new(n_ranks, options.heap_len)?;
+        if name.is_empty() || name.len() > MAX_NAME {
+            let expected = "1 to 100 bytes";
+            return Err(Error::invalid("length of the name of a meeting", name.len() as u64, expected));
+        }
+        let part = RankClaim { rank, n_ranks, n_members: n_ranks };
+        let overrides = Overrides::of(options)?;
+        let recorders = recorders(rank.get()..rank.get() + 1, n_ranks == 1, CALL_NAMES)?;
+        let host = |point: MeetingPoint| {
+            let epoch_id = EpochId { job: point.job_id, epoch: point.epoch };
+            MeetingHost::open(point)?
+                .of_rank(rank)
+                .for_at_most(options.timeout)
+                .start(move |n_ranks| Control::create(n_ranks, epoch_id).map(|(_, segment)| segment))
+        };
+        let comm = meet_by_name(name, part, options, host)
+            .and_then(|joining| join_assembled(joining, overrides.cores))
+            .map_err(name_hang_up)?;
+        comm.apply(&overrides, false);
+        record(std::slice::from_ref(&comm), recorders);
+        Ok(comm)
+    }
+
+    fn init_guarded(
+        n_ranks: u32,
+        id: &UniqueId,
+        rank: u32,
+        options: &Options,
+        guard: Option<WaitGuard>,
+    ) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         let rank = Rank::new(rank, n_ranks)?;
         check("init_rank", options)?;
@@ -70,7 +145,7 @@ impl Communicator {
         let part = RankClaim { rank, n_ranks, n_members: n_ranks };
         let overrides = Overrides::of(options)?;
         let recorders = recorders(rank.get()..rank.get() + 1, n_ranks == 1, CALL_NAMES)?;
-        let met = meet(&id.meeting_point(), part, options, off.map(WaitGuard::until))
+        let met = meet(&id.meeting_point(), part, options, guard)
             .and_then(|joining| join_assembled(joining, overrides.cores))
             .map_err(name_hang_up);
         met.inspect(|comm| {

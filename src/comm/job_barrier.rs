@@ -101,13 +101,13 @@ impl JobBarrier {
             // those of the barrier.
             self.context.abort();
             // Or it was ended by something else, as that barrier was.
-            let by_this_one = Error::Revoked { by: Some(self.context.rank()) };
+            let by_this_one = Error::Revoked { by: Some(self.context.rank()), awaited: None };
             return self.context.check(operation.name()).and(Err(by_this_one));
         }
         let mut mine = [self.word(operation); AGREEMENT_WORDS];
         mine[1..].copy_from_slice(&arguments);
         self.agreement.propose(self.barrier.generation(), mine);
-        self.meet(operation, engine).inspect_err(|_| self.context.abort())?;
+        self.meet(operation, engine).inspect_err(|error| self.context.abort_after(error))?;
         let all = self.proposals(operation)?;
         self.context.check(operation.name())?;
         agreed(operation, &arguments, all.iter().map(|(rank, words)| (*rank, &words[1..])))
@@ -184,11 +184,11 @@ impl JobBarrier {
             Some(engine) if has_ended => {
                 let mine = CallSignature::new(Operation::Finalize);
                 let told = engine.members.board.known_mismatch(mine).map_or(Ok(()), Err);
-                told.inspect_err(|_| self.context.abort())
+                told.inspect_err(|error| self.context.abort_after(error))
             }
             Some(engine) => {
                 let balances = all.iter().map(|(_, words)| words[1]);
-                engine.check_end(balances).inspect_err(|_| self.context.abort())
+                engine.check_end(balances).inspect_err(|error| self.context.abort_after(error))
             }
             None => Ok(()),
         }

@@ -200,6 +200,35 @@ impl Aborter {
         membership.context.abort();
     }
 
+    /// Revokes it because this rank has waited for `awaited` for longer than it would: the others
+    /// read so. A rank that does not exist, and this one, are nobody in particular.
+    pub fn revoke_awaiting(&self, awaited: Rank) {
+        let Some(membership) = self.membership.upgrade() else { return };
+        let context = &membership.context;
+        if awaited != context.rank() && awaited.get() < context.mapped().n_ranks() {
+            context.abort_awaiting(awaited);
+        } else {
+            context.abort();
+        }
+    }
+
+    /// Returns those of `members` that hold the others up, as [`Communicator::report`] tells, or
+    /// else those that this rank has awaited last. In a call of all ranks of the job, all that wait
+    /// for nobody are late. Empty if the communicator is gone.
+    #[must_use]
+    pub fn stragglers(&self, members: &[Rank]) -> Vec<Rank> {
+        let Some(membership) = self.membership.upgrade() else { return Vec::new() };
+        let own = membership.context.rank();
+        let Ok(report) = Report::of(membership.context.mapped()) else { return Vec::new() };
+        let others = |mut ranks: Vec<Rank>| {
+            ranks.retain(|rank| *rank != own && members.contains(rank));
+            ranks
+        };
+        let is_of_all = members.len() == report.ranks.len() && report.ranks[own.index()].call.is_some();
+        let stragglers = others(if is_of_all { report.idle() } else { report.stragglers() });
+        if stragglers.is_empty() { others(report.ranks[own.index()].awaits()) } else { stragglers }
+    }
+
     /// Returns the reason why the epoch ended, as [`Communicator::revoked`] does, if the
     /// communicator is still there.
     #[must_use]

@@ -58,7 +58,7 @@ impl<'a> Survivor<'a> {
 
     /// Fails when the launcher is gone.
     pub(super) fn check_launcher(&self) -> Result<()> {
-        if self.is_orphaned() { Err(Error::Revoked { by: None }) } else { Ok(()) }
+        if self.is_orphaned() { Err(Error::Revoked { by: None, awaited: None }) } else { Ok(()) }
     }
 
     fn is_orphaned(&self) -> bool {

@@ -62,11 +62,34 @@ impl UniqueId {
         Self::good_for(patience, FIRST_EPOCH)
     }
 
+    /// Makes an id like [`UniqueId::new_within`] whose meeting ends as it fails. A rank that comes
+    /// later finds nobody, and is not told why.
+    ///
+    /// # Errors
+    /// Those of [`UniqueId::new`].
+    pub fn brief_within(patience: Duration) -> Result<Self> {
+        Self::hosted(patience, FIRST_EPOCH, MeetingHost::ending_as_it_fails)
+    }
+
+    /// Returns whether somebody receives under this id now. It costs a connection.
+    #[must_use]
+    pub fn is_hosted(&self) -> bool {
+        crate::bootstrap::is_hosted(&self.meeting_point())
+    }
+
     /// Makes an id like [`UniqueId::new_within`], but for ranks of `epoch`.
     ///
     /// # Errors
     /// Those of [`UniqueId::new`].
     pub(crate) fn good_for(patience: Duration, epoch: u64) -> Result<Self> {
+        Self::hosted(patience, epoch, |host| host)
+    }
+
+    fn hosted(
+        patience: Duration,
+        epoch: u64,
+        settle: impl FnOnce(MeetingHost) -> MeetingHost,
+    ) -> Result<Self> {
         let mut words = [0; 2];
         let bytes = bytemuck::bytes_of_mut(&mut words);
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
@@ -74,7 +97,7 @@ impl UniqueId {
         let id = Self { words };
         let point = MeetingPoint { epoch, ..id.meeting_point() };
         let epoch_id = EpochId { job: point.job_id, epoch: point.epoch };
-        MeetingHost::open(point)?
+        settle(MeetingHost::open(point)?)
             .for_at_most(patience)
             .start(move |n_ranks| Control::create(n_ranks, epoch_id).map(|(_, segment)| segment))?;
         Ok(id)

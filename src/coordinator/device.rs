@@ -130,7 +130,7 @@ impl Device {
             }
             if outlives.is_none() {
                 // It is dead, and another pool may have its directory by now.
-                return Err(Error::Revoked { by: None }.into());
+                return Err(Error::Revoked { by: None, awaited: None }.into());
             }
         }
         if outlives.is_none() {

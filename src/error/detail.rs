@@ -14,6 +14,9 @@ pub trait EpochReport: Any + std::fmt::Debug + std::fmt::Display + Send + Sync {
     /// Returns the rank that holds the others up, where there is one.
     fn straggler(&self) -> Option<Rank>;
 
+    /// Returns all ranks that hold the others up.
+    fn stragglers(&self) -> Vec<Rank>;
+
     /// Returns whether some rank's last long wait has passed its deadline.
     fn has_timed_out(&self) -> bool;
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::signal::Signal;
 
+use super::EpochReport;
 use crate::rank::Rank;
 
 /// Says whose a name under `/dev/shm` is, and what to do.
@@ -45,13 +46,20 @@ pub(super) fn awaiting(rank: Option<Rank>, tag: Option<u32>) -> String {
     }
 }
 
-/// Says which rank holds all up, and what to do.
-pub(super) fn held_up(rank: Option<Rank>) -> String {
-    rank.map_or_else(String::new, |rank| {
-        format!(
+/// Says which rank holds all up, and whether it is not alone in that, and what to do.
+pub(super) fn held_up(rank: Option<Rank>, report: Option<&dyn EpochReport>) -> String {
+    let Some(rank) = rank else { return String::new() };
+    let all = report.map(EpochReport::stragglers).filter(|all| all.len() > 1 && all.contains(&rank));
+    let Some(all) = all else {
+        return format!(
             "; all is held up by rank {rank}, which waits for nobody: see what it does, or allow more time"
-        )
-    })
+        );
+    };
+    let named: Vec<_> = all.iter().map(Rank::to_string).collect();
+    format!(
+        "; all is held up by ranks {}, which wait for nobody: see what they do, or allow more time",
+        named.join(", ")
+    )
 }
 
 /// Says of a file in a working directory that was removed what to do.
@@ -67,7 +75,13 @@ pub(super) fn in_line(line: Option<usize>) -> String {
     line.map_or_else(String::new, |line| format!(", line {line}"))
 }
 
-/// Names whoever revoked a communicator.
-pub(super) fn revoker(rank: Option<Rank>) -> String {
-    rank.map_or_else(|| "the launcher".into(), |rank| format!("rank {rank}"))
+/// Says who has revoked a communicator, and why where a wait has timed out.
+pub(super) fn revoked(by: Option<Rank>, awaited: Option<Rank>) -> String {
+    match (by, awaited) {
+        (Some(by), Some(awaited)) => {
+            format!("rank {by} timed out waiting for rank {awaited}, and has revoked the communicator")
+        }
+        (Some(by), None) => format!("the communicator was revoked by rank {by}"),
+        (None, _) => "the communicator was revoked by the launcher".into(),
+    }
 }

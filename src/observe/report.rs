@@ -103,6 +103,13 @@ impl Report {
         stragglers(&self.wait_states()).iter().collect()
     }
 
+    /// Returns the ranks that live and wait for nobody.
+    pub(crate) fn idle(&self) -> Vec<Rank> {
+        let states = self.ranks.iter().map(|rank| (rank.rank, rank.wait_state()));
+        let idle = states.filter(|(_, state)| matches!(state, WaitState::Busy | WaitState::Stopped));
+        idle.map(|(rank, _)| rank).collect()
+    }
+
     /// Returns the ranks that wait for each other in a circle, and those that wait for them, where
     /// all of them have waited for 100 ms: ranks are looked at one after the other, so that shorter
     /// waits can seem a circle although all goes well.
@@ -135,6 +142,10 @@ impl Report {
 impl EpochReport for Report {
     fn straggler(&self) -> Option<Rank> {
         worst_straggler(&self.wait_states())
+    }
+
+    fn stragglers(&self) -> Vec<Rank> {
+        self.stragglers()
     }
 
     fn has_timed_out(&self) -> bool {

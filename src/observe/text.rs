@@ -33,6 +33,9 @@ impl Report {
             Revocation::Aborted(Some(rank)) => format!("rank {rank} has ended it"),
             Revocation::Aborted(None) => "the launcher has ended it".into(),
             Revocation::Corrupted(rank) => format!("a put of rank {rank} was corrupted"),
+            Revocation::TimedOut { by, awaited } => {
+                format!("rank {by} has timed out waiting for rank {awaited}")
+            }
         })
     }
 

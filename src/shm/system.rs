@@ -498,7 +498,7 @@ pub(crate) fn namespace(kind: &str) -> u64 {
 }
 
 /// Returns field 22 of `/proc/PID/stat`.
-fn start_time(stat: &str) -> Option<u64> {
+pub(crate) fn start_time(stat: &str) -> Option<u64> {
     fields_after_name(stat)?.nth(19)?.parse().ok()
 }
 

@@ -36,17 +36,27 @@ pub enum Revocation {
     Aborted(Option<Rank>),
     /// What a proxy has copied for a rank is not what was to be copied.
     Corrupted(Rank),
+    /// A wait of a rank has timed out, which ended the epoch.
+    TimedOut {
+        /// The rank that has waited.
+        by: Rank,
+        /// The rank that held it up.
+        awaited: Rank,
+    },
 }
 
 const PEER_LOST: u64 = 1;
 const PROXY_LOST: u64 = 2;
 const ABORTED: u64 = 3;
 const CORRUPTED: u64 = 4;
+const TIMED_OUT: u64 = 5;
 const KIND_MASK: u64 = 0xff;
 const RANK_SHIFT: u32 = 8;
+const AWAITED_SHIFT: u32 = 40;
 
 impl Revocation {
-    /// Bits 0..8 the kind, never 0; bits 8..40 the rank plus one, or 0 for none.
+    /// Bits 0..8 the kind, never 0; bits 8..40 the rank plus one, or 0 for none; bits 40..64 the
+    /// rank that was awaited plus one, likewise.
     fn to_word(self) -> u64 {
         let with = |kind: u64, rank: Option<Rank>| {
             kind | rank.map_or(0, |rank| u64::from(rank.get()) + 1) << RANK_SHIFT
@@ -56,20 +66,25 @@ impl Revocation {
             Self::ProxyLost => with(PROXY_LOST, None),
             Self::Aborted(by) => with(ABORTED, by),
             Self::Corrupted(rank) => with(CORRUPTED, Some(rank)),
+            Self::TimedOut { by, awaited } => {
+                with(TIMED_OUT, Some(by)) | (u64::from(awaited.get()) + 1) << AWAITED_SHIFT
+            }
         }
     }
 
     /// Reads any word: one that no `revoke` wrote still ends the epoch, by no rank in particular.
     fn from_word(word: u64) -> Option<Self> {
-        let rank = (word >> RANK_SHIFT)
-            .checked_sub(1)
-            .and_then(|rank| u32::try_from(rank).ok())
-            .and_then(|rank| Rank::new(rank, MAX_RANKS).ok());
+        let rank_of = |bits: u64| Rank::new(u32::try_from(bits.checked_sub(1)?).ok()?, MAX_RANKS).ok();
+        let rank = rank_of((word & ((1 << AWAITED_SHIFT) - 1)) >> RANK_SHIFT);
         match (word & KIND_MASK, rank) {
             _ if word == 0 => None,
             (PEER_LOST, Some(rank)) => Some(Self::PeerLost(rank)),
             (PROXY_LOST, _) => Some(Self::ProxyLost),
             (CORRUPTED, Some(rank)) => Some(Self::Corrupted(rank)),
+            (TIMED_OUT, Some(by)) => Some(match rank_of(word >> AWAITED_SHIFT) {
+                Some(awaited) => Self::TimedOut { by, awaited },
+                None => Self::Aborted(Some(by)),
+            }),
             (_, by) => Some(Self::Aborted(by)),
         }
     }
@@ -82,6 +97,7 @@ impl From<Revocation> for Stop {
             Revocation::ProxyLost => Self::ProxyLost,
             Revocation::Aborted(by) => Self::Revoked(by),
             Revocation::Corrupted(rank) => Self::Corrupted(rank),
+            Revocation::TimedOut { by, awaited } => Self::TimedOut(by, awaited),
         }
     }
 }
@@ -159,6 +175,8 @@ mod tests {
         let mut reasons = vec![Revocation::ProxyLost, Revocation::Aborted(None)];
         reasons.extend(ranks.map(Revocation::PeerLost));
         reasons.extend(ranks.map(Revocation::Corrupted));
+        let timed_out = |by| ranks.map(|awaited| Revocation::TimedOut { by, awaited });
+        reasons.extend(ranks.into_iter().flat_map(timed_out));
         reasons.extend(ranks.map(|rank| Revocation::Aborted(Some(rank))));
         for reason in reasons {
             assert_ne!(reason.to_word(), 0);

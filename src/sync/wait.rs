@@ -59,6 +59,8 @@ pub enum Stop {
     ProxyLost,
     /// The epoch was aborted; `None` when it was the launcher.
     Revoked(Option<Rank>),
+    /// The first rank has ended the epoch, as a wait of it for the second one has timed out.
+    TimedOut(Rank, Rank),
     /// What a proxy has copied for a rank is not what was to be copied.
     Corrupted(Rank),
     /// The program has ended the waits of this thread: see [`interrupt`](super::interrupt).
@@ -160,7 +162,8 @@ impl<'a, K: ?Sized, W: ?Sized> Waiting<'a, K, W> {
             Stop::Timeout => Error::timed_out(operation, awaited, self.timeout),
             Stop::PeerLost(rank) => Error::PeerLost { rank },
             Stop::ProxyLost => Error::ProxyLost,
-            Stop::Revoked(by) => Error::Revoked { by },
+            Stop::Revoked(by) => Error::Revoked { by, awaited: None },
+            Stop::TimedOut(by, awaited) => Error::Revoked { by: Some(by), awaited: Some(awaited) },
             Stop::Corrupted(rank) => Error::PutCorrupted { rank },
             Stop::Cancelled => Error::Cancelled { operation },
         }

@@ -94,7 +94,7 @@ fn is_told(comm: &Communicator, error: &Error, operation: &str) -> bool {
         Error::Corrupted { operation: told, rank: sender, expected, found, .. } => {
             comm.rank().get() == 1 && *told == operation && sender.get() == 0 && expected != found
         }
-        Error::Revoked { by } => comm.rank().get() != 1 && *by == Some(rank(comm, 1)),
+        Error::Revoked { by, .. } => comm.rank().get() != 1 && *by == Some(rank(comm, 1)),
         _ => false,
     }
 }

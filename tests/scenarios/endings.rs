@@ -48,7 +48,7 @@ scenario!(
             return Ok(());
         }
         let mut channel = comm.memory_channel(peer)?;
-        let told = |error: &Error| matches!(error, Error::Revoked { by: Some(rank) } if *rank == peer);
+        let told = |error: &Error| matches!(error, Error::Revoked { by: Some(rank), .. } if *rank == peer);
         let error = loop {
             match channel.wait().unwrap_err() {
                 Error::Timeout { .. } => {}
@@ -122,7 +122,7 @@ port_scenario!(revoking_wakes_everybody_whatever_he_waits_in, Job::of(6).broken(
     } else {
         let error = wait_for_ever(comm, comm.rank().get()).unwrap_err();
         let by = Some(rank(comm, 5));
-        assert!(matches!(error, Error::Revoked { by: found } if found == by), "{error}");
+        assert!(matches!(error, Error::Revoked { by: found, .. } if found == by), "{error}");
     }
     // And so does whatever is tried afterwards.
     let error = wait_for_ever(comm, comm.rank().get()).unwrap_err();
@@ -136,7 +136,7 @@ scenario!(a_rank_that_has_revoked_agrees_to_nothing_and_neither_do_the_others, J
         comm.revoke();
     }
     let by = Some(rank(comm, 1));
-    let is_revoked = |error: &Error| matches!(error, Error::Revoked { by: found } if *found == by);
+    let is_revoked = |error: &Error| matches!(error, Error::Revoked { by: found, .. } if *found == by);
     for error in [
         comm.switch_channel(&buffer).map(drop).unwrap_err(),
         comm.duplicate().map(drop).unwrap_err(),

@@ -53,7 +53,11 @@ fn come_late(comm: &mut Communicator, call: Called) -> Result<()> {
     }
     let told = (call.1)(comm, &word);
     let error = told.as_ref().err().map(Error::origin);
-    assert!(matches!(error, Some(Error::Revoked { by: Some(by) }) if by.get() == 0), "{}: {told:?}", call.0);
+    assert!(
+        matches!(error, Some(Error::Revoked { by: Some(by), .. }) if by.get() == 0),
+        "{}: {told:?}",
+        call.0
+    );
     Ok(())
 }
 
@@ -89,7 +93,7 @@ scenario!(
         }
         // When the last rank comes, the posts of all are up.
         let error = comm.all_reduce_in_place(&words, &ReduceOp::Sum).unwrap_err();
-        let is_told = matches!(error.origin(), Error::Revoked { by: Some(by) } if by.get() < 2);
+        let is_told = matches!(error.origin(), Error::Revoked { by: Some(by), .. } if by.get() < 2);
         assert!(is_told || me < 2 && matches!(error.origin(), Error::Timeout { .. }), "{error:?}");
         if me == 2 {
             for peer in 0..3 {

@@ -355,7 +355,7 @@ scenario!(a_group_is_told_of_a_mismatch_in_any_of_its_communicators, Job::of(3).
         _ => other.broadcast(&FOUR, &mut FOUR.clone(), rank(comm, 1)),
     };
     match (me, told) {
-        (0, Err(Error::Revoked { by: Some(by) })) => assert_eq!(by.get(), 1),
+        (0, Err(Error::Revoked { by: Some(by), .. })) => assert_eq!(by.get(), 1),
         (1 | 2, Err(error @ Error::CallMismatch { .. })) => {
             let mismatch: &CallMismatch = error.detail().expect("it says which");
             assert_eq!(mismatch.rank.get(), 3 - me);

@@ -83,11 +83,11 @@ scenario!(
         if comm.rank() == behind {
             assert!(matches!(error.origin(), Error::Panicked), "{error:?}");
         } else {
-            assert!(matches!(error.origin(), Error::Revoked { by } if *by == Some(behind)), "{error:?}");
+            assert!(matches!(error.origin(), Error::Revoked { by, .. } if *by == Some(behind)), "{error:?}");
         }
         // Of the same type, count and operator, it would be taken for the first.
         let error = comm.all_reduce_in_place(&second, &ReduceOp::Sum).unwrap_err();
-        assert!(matches!(error, Error::Revoked { by } if by == Some(behind)), "{error:?}");
+        assert!(matches!(error, Error::Revoked { by, .. } if by == Some(behind)), "{error:?}");
     }
 );
 
@@ -150,7 +150,7 @@ fn an_operator_that_panics_in_an_enqueued_call_ends_the_epoch() {
         // A peer hears of the epoch's end first, or already of the death that follows it.
         let expected = match error.origin() {
             Error::Panicked => is_lost_rank,
-            Error::Revoked { by } => !is_lost_rank && *by == Some(lost),
+            Error::Revoked { by, .. } => !is_lost_rank && *by == Some(lost),
             origin => !is_lost_rank && is_lost(origin, lost),
         };
         assert!(expected, "{error:?}");

@@ -476,7 +476,7 @@ scenario!(
                 assert!(told.unwrap_err().to_string().contains(words));
             }
             // The other one was first.
-            Err(Error::Revoked { by }) => assert!(by.is_some_and(|by| by != zero && by != comm.rank())),
+            Err(Error::Revoked { by, .. }) => assert!(by.is_some_and(|by| by != zero && by != comm.rank())),
             told => panic!("{told:?}"),
         }
     }

@@ -21,7 +21,7 @@
 typedef struct shmcclTable shmcclTable;
 
 /* Options that are all left to the library. */
-#define SHMCCL_CONFIG_INITIALIZER {sizeof(shmcclConfig_t), 0, 0}
+#define SHMCCL_CONFIG_INITIALIZER {sizeof(shmcclConfig_t), 0, 0, 0}
 
 /**
  * The color of a rank that gets no communicator from `shmcclCommSplit`.
@@ -336,6 +336,17 @@ typedef struct {
 } shmcclUniqueId;
 
 /**
+ * A process, as `shmcclGetProcess` names it. The program hands its 64 bytes to other ranks in any
+ * way.
+ */
+typedef struct {
+    /**
+     * ASCII text, then zeros.
+     */
+    char internal[64];
+} shmcclProcess_t;
+
+/**
  * The options of a communicator. Begin with `SHMCCL_CONFIG_INITIALIZER`.
  */
 typedef struct {
@@ -351,6 +362,11 @@ typedef struct {
      * How long a wait may take, in milliseconds; 0 for a minute.
      */
     uint64_t timeoutMs;
+    /**
+     * The processes of all ranks in order, as `shmcclGetProcess` names them, or NULL. With them the
+     * meeting fails for all as one of them ends, also before it has come.
+     */
+    const shmcclProcess_t *processes;
 } shmcclConfig_t;
 
 /**
@@ -523,13 +539,20 @@ shmcclResult_t shmcclCommInitRank(shmcclComm_t *comm, int nranks, shmcclUniqueId
  * Does `shmcclCommInitRank` with options. `config` may be NULL.
  *
  * Duties of the caller:
- * `comm` is NULL, or a communicator handle can be written there.
+ * `comm` is NULL, or a communicator handle can be written there. `processes` of `config` is NULL, or
+ * leads to `nranks` of them.
  */
 shmcclResult_t shmcclCommInitRankConfig(shmcclComm_t *comm,
                                         int nranks,
                                         shmcclUniqueId commId,
                                         int rank,
                                         const shmcclConfig_t *config);
+
+/**
+ * Stores a name of the calling process. It tells every other process of this machine and user
+ * whether that one has ended: see `processes` of `shmcclConfig_t`.
+ */
+shmcclResult_t shmcclGetProcess(shmcclProcess_t *process);
 
 /**
  * Makes all `nranks` communicators of a job in this process. Rank i is `comms[i]`.
@@ -614,6 +637,22 @@ shmcclResult_t shmcclCommJoin(const shmcclUniqueId *uniqueId, shmcclComm_t *newc
  * milliseconds. Any thread may call it, also while another one is in a call. The handle stays.
  */
 shmcclResult_t shmcclCommRevoke(shmcclComm_t comm);
+
+/**
+ * Does `shmcclCommRevoke` because the caller has waited for `rank` of `comm` for longer than it
+ * would: the other ranks read so. With -1 nobody in particular was awaited.
+ */
+shmcclResult_t shmcclCommRevokeAwaiting(shmcclComm_t comm, int rank);
+
+/**
+ * Stores which ranks of `comm` hold the others up: they are awaited, and wait for nobody. `ranks`
+ * has room for all ranks of `comm`; `count` says how many it is. Any thread may call it, also while
+ * another one waits.
+ *
+ * Duties of the caller:
+ * `ranks` is NULL, or as many numbers as `comm` has ranks can be written there.
+ */
+shmcclResult_t shmcclCommGetStragglers(shmcclComm_t comm, int *ranks, int *count);
 
 /**
  * Does `shmcclCommRevoke`, and destroys the communicator. A call of another thread returns first.
@@ -1247,6 +1286,9 @@ struct shmcclTable {
     shmcclResult_t (*CommDeregisterPlan)(shmcclComm_t comm, const char *name);
     shmcclResult_t (*CommPlannedCalls)(shmcclComm_t comm, const char *name, uint64_t *calls);
     shmcclResult_t (*RunPlan)(const char *plan, const void *sendbuff, void *recvbuff, size_t count, shmcclDataType_t datatype, shmcclComm_t comm, shmcclStream_t stream);
+    shmcclResult_t (*GetProcess)(shmcclProcess_t *process);
+    shmcclResult_t (*CommRevokeAwaiting)(shmcclComm_t comm, int rank);
+    shmcclResult_t (*CommGetStragglers)(shmcclComm_t comm, int *ranks, int *count);
 };
 
 #ifdef __cplusplus

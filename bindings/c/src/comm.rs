@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shmccl::bootstrap::Options;
+use shmccl::bootstrap::{Options, ProcessMark};
 use shmccl::comm::Aborter;
 use shmccl::heap::{HeapView, Region};
 use shmccl::rank::check_n_ranks;
@@ -18,7 +18,7 @@ use crate::group::{self, PendingInit};
 use crate::handles::{Handles, Reserved, lock};
 use crate::recovery::RecoveredFrom;
 use crate::types::shmcclResult_t::{self, *};
-use crate::types::{elements, required, shmcclComm_t, shmcclUniqueId, signed, unsigned};
+use crate::types::{elements, required, shmcclComm_t, shmcclProcess_t, shmcclUniqueId, signed, unsigned};
 use crate::window::Signals;
 
 /// The color of a rank that gets no communicator from `shmcclCommSplit`.
@@ -34,6 +34,9 @@ pub struct shmcclConfig_t {
     pub heapBytes: u64,
     /// How long a wait may take, in milliseconds; 0 for a minute.
     pub timeoutMs: u64,
+    /// The processes of all ranks in order, as `shmcclGetProcess` names them, or NULL. With them
+    /// the meeting fails for all as one of them ends, also before it has come.
+    pub processes: *const shmcclProcess_t,
 }
 
 /// A communicator of one rank, with what can be known of it while a call has it.
@@ -261,7 +264,8 @@ pub unsafe extern "C" fn shmcclCommInitRank(
 /// Does `shmcclCommInitRank` with options. `config` may be NULL.
 ///
 /// # Safety
-/// `comm` is NULL, or a communicator handle can be written there.
+/// `comm` is NULL, or a communicator handle can be written there. `processes` of `config` is NULL,
+/// or leads to `nranks` of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmcclCommInitRankConfig(
     comm: *mut shmcclComm_t,
@@ -280,6 +284,8 @@ pub unsafe extern "C" fn shmcclCommInitRankConfig(
             rank: unsigned(rank, "rank")?,
             id,
             options: options(config)?,
+            // SAFETY: the caller answers for as many as there are ranks.
+            processes: unsafe { processes(config, nranks) }?,
         };
         // SAFETY: the caller answers for the place, until the end of the group if there is one.
         unsafe { group::init(PendingInit::new(init, comm)) }
@@ -292,18 +298,45 @@ pub(crate) struct RankInit {
     rank: u32,
     id: UniqueId,
     options: Options,
+    /// Of all ranks, or of none.
+    processes: Vec<ProcessMark>,
 }
 
 impl RankInit {
     /// Meets the others, and returns the handle of the communicator.
     pub(crate) fn meet(&self) -> Result<shmcclComm_t, Failure> {
         let place = CommPlace::reserve()?;
-        place.adopt(Communicator::init_rank_with(self.n_ranks, &self.id, self.rank, &self.options)?)
+        let Self { n_ranks, rank, id, options, processes } = self;
+        place.adopt(if processes.is_empty() {
+            Communicator::init_rank_with(*n_ranks, id, *rank, options)?
+        } else {
+            Communicator::init_rank_among(*n_ranks, id, *rank, options, processes.clone())?
+        })
     }
 }
 
 fn unique_id(id: &shmcclUniqueId) -> Result<UniqueId, Failure> {
     Ok(UniqueId::from_bytes(&id.internal.map(i8::cast_unsigned))?)
+}
+
+/// # Safety
+/// `processes` of `config` is NULL, or leads to `nranks` of them.
+unsafe fn processes(config: Option<&shmcclConfig_t>, nranks: c_int) -> Result<Vec<ProcessMark>, Failure> {
+    let Some(config) = config.filter(|config| !config.processes.is_null()) else { return Ok(Vec::new()) };
+    let count = unsigned(nranks, "nranks")? as usize;
+    // SAFETY: the caller answers for as many.
+    let marks = unsafe { elements(config.processes, count, "config.processes") }?;
+    marks.iter().map(shmcclProcess_t::mark).collect()
+}
+
+/// Stores a name of the calling process. It tells every other process of this machine and user
+/// whether that one has ended: see `processes` of `shmcclConfig_t`.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclGetProcess(process: Option<&mut shmcclProcess_t>) -> shmcclResult_t {
+    answer(|| {
+        *required(process, "process")? = shmcclProcess_t::own();
+        Ok(())
+    })
 }
 
 fn options(config: Option<&shmcclConfig_t>) -> Result<Options, Failure> {
@@ -529,6 +562,54 @@ pub extern "C" fn shmcclCommRevoke(comm: shmcclComm_t) -> shmcclResult_t {
     })
 }
 
+/// Does `shmcclCommRevoke` because the caller has waited for `rank` of `comm` for longer than it
+/// would: the other ranks read so. With -1 nobody in particular was awaited.
+#[unsafe(no_mangle)]
+pub extern "C" fn shmcclCommRevokeAwaiting(comm: shmcclComm_t, rank: c_int) -> shmcclResult_t {
+    answer(|| {
+        let state = CommState::get(comm)?;
+        match state.member(rank, "rank") {
+            Ok(member) => state.aborter.revoke_awaiting(state.members[member.index()]),
+            Err(_) if rank == -1 => state.aborter.revoke(),
+            Err(failure) => return Err(failure),
+        }
+        Ok(())
+    })
+}
+
+/// Stores which ranks of `comm` hold the others up: they are awaited, and wait for nobody. `ranks`
+/// has room for all ranks of `comm`; `count` says how many it is. Any thread may call it, also
+/// while another one waits.
+///
+/// # Safety
+/// `ranks` is NULL, or as many numbers as `comm` has ranks can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclCommGetStragglers(
+    comm: shmcclComm_t,
+    ranks: *mut c_int,
+    count: Option<&mut c_int>,
+) -> shmcclResult_t {
+    answer(|| {
+        let (state, count) = (CommState::get(comm)?, required(count, "count")?);
+        if ranks.is_null() {
+            return Err(Failure::null("ranks"));
+        }
+        let named = state
+            .aborter
+            .stragglers(&state.members)
+            .into_iter()
+            .map(|rank| place_among(&state.members, rank));
+        let named: Vec<_> = named.filter(|place| *place >= 0).collect();
+        for (index, place) in named.iter().enumerate() {
+            // SAFETY: there are no more than ranks of the communicator; the caller answers for the
+            // rest.
+            unsafe { ranks.add(index).write(*place) };
+        }
+        *count = c_int::try_from(named.len()).unwrap_or(c_int::MAX);
+        Ok(())
+    })
+}
+
 /// Does `shmcclCommRevoke`, and destroys the communicator. A call of another thread returns first.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclCommAbort(comm: shmcclComm_t) -> shmcclResult_t {
@@ -603,9 +684,10 @@ impl From<Revocation> for Failure {
         Self::from(match reason {
             Revocation::PeerLost(rank) => Error::PeerLost { rank },
             Revocation::ProxyLost => Error::ProxyLost,
-            Revocation::Aborted(by) => Error::Revoked { by },
+            Revocation::Aborted(by) => Error::Revoked { by, awaited: None },
+            Revocation::TimedOut { by, awaited } => Error::Revoked { by: Some(by), awaited: Some(awaited) },
             Revocation::Corrupted(rank) => Error::PutCorrupted { rank },
-            _ => Error::Revoked { by: None },
+            _ => Error::Revoked { by: None, awaited: None },
         })
     }
 }

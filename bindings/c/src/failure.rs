@@ -125,7 +125,7 @@ fn rank_of(error: &Error) -> Option<Rank> {
         | Error::Corrupted { rank, .. }
         | Error::PutCorrupted { rank } => Some(*rank),
         Error::Timeout { awaited, straggler, .. } => straggler.or(*awaited),
-        Error::Revoked { by } => *by,
+        Error::Revoked { by, awaited } => awaited.or(*by),
         _ => None,
     }
 }

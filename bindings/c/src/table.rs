@@ -60,6 +60,7 @@ table! {
     shmcclEventQuery shmcclEventSynchronize shmcclEventElapsedTime
     shmcclCommRegisterPlan shmcclCommDeregisterPlan shmcclCommPlannedCalls
     shmcclRunPlan
+    shmcclGetProcess shmcclCommRevokeAwaiting shmcclCommGetStragglers
 }
 
 /// Returns the table of functions of this version, which lives as long as the program. For another

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
+use shmccl::bootstrap::ProcessMark;
 use shmccl::reduce::DataType;
 
 use crate::failure::Failure;
@@ -138,6 +139,33 @@ pub(crate) fn data_type(code: DataTypeCode) -> Result<DataType, Failure> {
 pub struct shmcclUniqueId {
     /// ASCII text, then zeros.
     pub internal: [c_char; 128],
+}
+
+/// A process, as `shmcclGetProcess` names it. The program hands its 64 bytes to other ranks in any
+/// way.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct shmcclProcess_t {
+    /// ASCII text, then zeros.
+    pub internal: [c_char; 64],
+}
+
+impl shmcclProcess_t {
+    /// Names this process.
+    pub(crate) fn own() -> Self {
+        const { assert!(ProcessMark::TEXT_LEN < 64) };
+        let mut internal = [0; 64];
+        for (target, byte) in internal.iter_mut().zip(ProcessMark::own().to_string().bytes()) {
+            *target = byte.cast_signed();
+        }
+        Self { internal }
+    }
+
+    pub(crate) fn mark(&self) -> Result<ProcessMark, Failure> {
+        let bytes: Vec<_> =
+            self.internal.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&bytes).parse::<ProcessMark>()?)
+    }
 }
 
 /// A communicator. It is no pointer that can be followed.

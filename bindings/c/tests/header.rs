@@ -22,7 +22,7 @@ const FORWARD: &str = "
 typedef struct shmcclTable shmcclTable;
 
 /* Options that are all left to the library. */
-#define SHMCCL_CONFIG_INITIALIZER {sizeof(shmcclConfig_t), 0, 0}";
+#define SHMCCL_CONFIG_INITIALIZER {sizeof(shmcclConfig_t), 0, 0, 0}";
 
 #[test]
 fn the_header_is_the_one_that_the_crate_makes() {

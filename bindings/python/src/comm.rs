@@ -129,6 +129,22 @@ impl Communicator {
         Self::first(py, comm)
     }
 
+    /// Meets the other ranks by a name that all know.
+    #[staticmethod]
+    #[pyo3(signature = (size, name, rank, *, heap, timeout))]
+    fn _init_by_name(
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::count)] size: u32,
+        name: &str,
+        #[pyo3(from_py_with = whole_number::rank)] rank: u32,
+        heap: u64,
+        timeout: f64,
+    ) -> PyResult<Self> {
+        let options = options(heap, timeout)?;
+        let comm = detached(py, || prepared(Engine::init_by_name(size, name, rank, &options)?))?;
+        Self::first(py, comm)
+    }
+
     /// Makes all communicators of a job within this process, each for a thread of its own.
     #[staticmethod]
     #[pyo3(signature = (size, *, heap=256 << 20, timeout=60.0))]

@@ -68,7 +68,7 @@ pub fn closed(what: &str) -> PyErr {
 fn rank_of(error: &Error) -> Option<u32> {
     match error {
         Error::Timeout { awaited, .. } => awaited.map(Rank::get),
-        Error::Revoked { by } => by.map(Rank::get),
+        Error::Revoked { by, awaited } => awaited.or(*by).map(Rank::get),
         Error::PeerLost { rank }
         | Error::Mismatch { rank, .. }
         | Error::FailedElsewhere { rank, .. }

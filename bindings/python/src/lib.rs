@@ -80,5 +80,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
     module.add_function(wrap_pyfunction!(plan_check::check_plan, module)?)?;
     module.add_function(wrap_pyfunction!(table::table, module)?)?;
+    module.add_function(wrap_pyfunction!(unique_id::_has_ended, module)?)?;
+    module.add_function(wrap_pyfunction!(unique_id::_process_mark, module)?)?;
     module.add_function(wrap_pyfunction!(shared::leave_all, module)?)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
+use shmccl::bootstrap::ProcessMark;
 
 use crate::error::exception;
 
@@ -30,6 +31,18 @@ impl UniqueId {
         id.map(Self).map_err(|error| exception(py, &error))
     }
 
+    /// Makes an id whose meeting ends as it fails: who comes later finds nobody.
+    #[staticmethod]
+    fn _brief(py: Python<'_>, good_for: f64) -> PyResult<Self> {
+        let id = shmccl::UniqueId::brief_within(seconds(good_for)?);
+        id.map(Self).map_err(|error| exception(py, &error))
+    }
+
+    /// Whether somebody receives under this id now.
+    fn _is_hosted(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.0.is_hosted())
+    }
+
     fn __str__(&self) -> String {
         self.0.to_string()
     }
@@ -43,11 +56,25 @@ impl UniqueId {
     }
 }
 
-/// Returns a time given in seconds.
+/// Returns a time given in seconds. One that is longer than any is the longest.
 ///
 /// # Errors
 /// `ValueError` for one that is negative, or no number.
 pub fn seconds(time: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(time)
-        .map_err(|_| PyValueError::new_err(format!("{time} is no time in seconds")))
+        .or(if time > 1.0 { Ok(Duration::MAX) } else { Err(()) })
+        .map_err(|()| PyValueError::new_err(format!("{time} is no time in seconds")))
+}
+
+/// Returns a text by which other processes of this machine tell whether this one has ended.
+#[pyfunction]
+pub fn _process_mark() -> String {
+    ProcessMark::own().to_string()
+}
+
+/// Returns whether the process of a mark is known to have ended. A text that is no mark is of no
+/// such process.
+#[pyfunction]
+pub fn _has_ended(mark: &str) -> bool {
+    mark.parse::<ProcessMark>().is_ok_and(|mark| mark.has_ended())
 }

@@ -1,5 +1,6 @@
 """Ranks that `launch` starts, and processes that other launchers have started."""
 
+import hashlib
 import multiprocessing
 import os
 import pathlib
@@ -164,7 +165,66 @@ def test_a_missing_rank_is_named():
     code = "import shmccl; shmccl.init(timeout=1.0)"
     env = environments(3, ("SHMCCL_RANK", "SHMCCL_SIZE"), SHMCCL_KEY="short")[0]
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
-    assert "awaiting rank 1; ranks [1, 2] have not come" in done.stderr
+    assert "awaiting rank 1 of the environment; it has not come" in done.stderr
+
+
+COMES = """
+import time, shmccl
+try:
+    comm = shmccl.init(timeout=60)
+    while True:
+        comm.barrier()
+except shmccl.Error as error:
+    print(time.monotonic(), type(error).__name__, getattr(error, "rank", None), flush=True)
+"""
+
+
+def comes(env):
+    return subprocess.Popen([sys.executable, "-c", COMES], env=env, stdout=subprocess.PIPE, text=True)
+
+
+def await_connections(key, count):
+    """Waits until so many ranks have come to a meeting. Each has a socket there, beside the one that listens."""
+    name = "@shmccl-init-" + f"{os.geteuid()}-" + hashlib.sha256(f"the environment:SHMCCL_KEY={key}#0".encode()).hexdigest()[:32]
+    deadline = time.monotonic() + 60
+    while pathlib.Path("/proc/net/unix").read_text().count(name) < count + 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("is_host", [True, False])
+def test_a_rank_that_dies_in_init_is_named_to_those_that_are_there(is_host):
+    late = []
+    for number in range(100 if os.environ.get("SHMCCL_LONG") == "1" else 2):
+        key = f"dies{os.getpid()}.{is_host}.{number}"
+        envs = environments(3, ("SHMCCL_RANK", "SHMCCL_SIZE"), SHMCCL_KEY=key)
+        first = comes(envs[1])
+        await_connections(key, 1)
+        second = comes(envs[2])
+        await_connections(key, 2)
+        victim, other = (first, second) if is_host else (second, first)
+        died = time.monotonic()
+        victim.kill()
+        victim.wait()
+        told = [other.communicate(timeout=80)[0].split()]
+        lost = str(1 if is_host else 2)
+        assert told[0][1:] == ["PeerLost", lost]
+        late.append(float(told[0][0]) - died)
+    print(f"{len(late)} deaths; longest time until a rank knew: {max(late):.3f} s")
+
+
+def test_the_name_of_a_job_that_has_died_serves_the_next_one():
+    for number in range(100 if os.environ.get("SHMCCL_LONG") == "1" else 2):
+        envs = environments(2, ("SHMCCL_RANK", "SHMCCL_SIZE"), SHMCCL_KEY=f"again{os.getpid()}")
+        dead = comes(envs[number % 2])
+        dead.kill() if number % 3 == 0 else await_connections(envs[0]["SHMCCL_KEY"], 1)
+        dead.kill()
+        dead.wait()
+        dead.stdout.close()
+        joined = [subprocess.Popen([*PROGRAM, "init"], env=env, stdout=subprocess.PIPE, text=True) for env in envs]
+        assert [rank.wait(60) for rank in joined] == [0, 0]
+        for rank in joined:
+            rank.stdout.close()
 
 
 def nobody_is_left(group):

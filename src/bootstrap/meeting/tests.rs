@@ -7,7 +7,7 @@ use crate::bootstrap::control_channel::ControlChannel;
 use crate::bootstrap::join_request::reach;
 use crate::bootstrap::message::Rejected;
 use crate::bootstrap::{
-    Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner,
+    Joining, MeetingHost, MeetingPoint, Options, RankClaim, WaitGuard, meet, meet_as_joiner, meet_by_name,
 };
 use crate::error::DeviceName;
 
@@ -165,6 +165,93 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
     let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, n_members: 2, ..request });
     drop(joiner(&point));
     assert_eq!(hear::<Lost>(&first).unwrap().member, 2);
+}
+
+#[test]
+fn a_newcomer_that_has_died_before_the_members_came_is_lost_to_them_once_nobody_takes_its_place() {
+    let member = |point: &MeetingPoint, rank, n_ranks| {
+        request(point, |request| JoinRequest { rank, n_ranks, n_members: 2, ..request })
+    };
+    let point_of_one = hosted("gone", memory);
+    drop(joiner(&point_of_one));
+    let members = [0, 1].map(|rank| member(&point_of_one, rank, 3));
+    for connection in &members {
+        assert_eq!(hear::<Lost>(connection).unwrap().member, 2);
+    }
+    let point_of_two = hosted("gone-of-two", memory);
+    drop(joiner(&point_of_two));
+    let members = [0, 1].map(|rank| member(&point_of_two, rank, 4));
+    let other = joiner(&point_of_two);
+    for connection in members.iter().chain([&other]) {
+        assert_eq!(hear::<Lost>(connection).unwrap().member, 3);
+    }
+    // Another one has taken its place.
+    let point = hosted("replaced", memory);
+    drop(joiner(&point));
+    let other = joiner(&point);
+    let members = [0, 1].map(|rank| member(&point, rank, 3));
+    for connection in members.iter().chain([&other]) {
+        assert!(hear::<Met>(connection).is_some());
+    }
+}
+
+#[test]
+fn a_meeting_that_ends_as_it_fails_tells_those_who_are_there_and_nobody_else() {
+    let point = point("brief");
+    MeetingHost::open(point.clone()).unwrap().ending_as_it_fails().start(|_| memory()).unwrap();
+    let first = request(&point, |request| JoinRequest { rank: 0, n_ranks: 3, ..request });
+    drop(request(&point, |request| JoinRequest { n_ranks: 3, ..request }));
+    assert_eq!(hear::<Lost>(&first).unwrap().member, 1);
+    let began = Instant::now();
+    while !matches!(reach(&point, WATCHDOG), Err(Error::NoMeeting { .. })) {
+        assert!(began.elapsed() < WATCHDOG);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn ranks_that_meet_by_a_name_are_led_by_the_first_one_and_told_whom_they_lose() {
+    let name = format!("shmccl-test-{}-by-name", std::process::id());
+    let host =
+        |rank: u32| move |point| MeetingHost::open(point)?.of_rank(Rank::known(rank)).start(|_| memory());
+    let part = |rank| RankClaim { rank: Rank::known(rank), n_ranks: 3, n_members: 3 };
+    let by_name = |rank| meet_by_name(&name, part(rank), &patient(WATCHDOG), host(rank));
+    std::thread::scope(|scope| {
+        for rank in (0..3).rev() {
+            scope.spawn(move || by_name(rank).and_then(join).unwrap());
+        }
+    });
+    // The name is free again, and this time a rank dies.
+    std::thread::scope(|scope| {
+        let others = [0, 2].map(|rank| scope.spawn(move || lost_rank(by_name(rank).and_then(join))));
+        let began = Instant::now();
+        let point = MeetingPoint { name: name.clone(), job_id: 0, epoch: 1 };
+        let socket = loop {
+            assert!(began.elapsed() < WATCHDOG);
+            if let Ok(socket) = reach(&point, WATCHDOG) {
+                break socket;
+            }
+            std::thread::yield_now();
+        };
+        let hosted = hear::<Hosted>(&socket).unwrap();
+        let header = JoinRequest::header(hosted.header.job_id);
+        send_to(
+            &socket,
+            &JoinRequest {
+                header,
+                n_ranks: 3,
+                n_members: 3,
+                rank: 1,
+                heap_len: 1 << 20,
+                timeout_ms: 20_000,
+                ..forged()
+            },
+        );
+        drop(socket);
+        for other in others {
+            assert_eq!(other.join().unwrap(), 1);
+        }
+    });
 }
 
 #[test]

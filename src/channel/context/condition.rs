@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::RankContext;
 use crate::error::{Error, Result};
 use crate::faults::Injector;
+use crate::rank::Rank;
 use crate::shm::forks::{self, NEEDS_RANK};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Revocation, plain};
@@ -121,6 +122,26 @@ impl RankContext {
     pub(crate) fn abort(&self) {
         plain::set_bits(&self.state, ENDED);
         self.mapped.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
+    }
+
+    /// Ends the epoch as [`RankContext::abort`] does, because of `error`. Of a timeout the others
+    /// are told who was awaited: this rank is not to blame.
+    #[cold]
+    pub(crate) fn abort_after(&self, error: &Error) {
+        match error.origin() {
+            Error::Timeout { awaited, straggler, .. } if straggler.or(*awaited).is_some() => {
+                let awaited = straggler.or(*awaited).unwrap_or(self.rank);
+                self.abort_awaiting(awaited);
+            }
+            _ => self.abort(),
+        }
+    }
+
+    /// Ends the epoch as [`RankContext::abort`] does, because a wait for a rank has timed out.
+    #[cold]
+    pub(crate) fn abort_awaiting(&self, awaited: Rank) {
+        plain::set_bits(&self.state, ENDED);
+        self.mapped.control().revoke(self.kernel(), Revocation::TimedOut { by: self.rank, awaited });
     }
 
     /// Refuses a collective call when this is not the rank, or knows that the epoch has ended.

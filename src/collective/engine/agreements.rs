@@ -138,7 +138,7 @@ impl Engine {
         let slots = agree_slots::take(members, operation, CallSignature::new(operation), ready)?;
         let open = |slot: ReservedSlot| MemoryChannel::open_at(members.board.context(), slot.take());
         let opened = slots.into_iter().flatten().map(open).collect::<Result<_>>();
-        opened.inspect_err(|_| members.board.revoke())
+        opened.inspect_err(|error| members.board.revoke_after(error))
     }
 
     /// Compares this member's table with those of the others, if it has one, and goes by it from
@@ -149,7 +149,7 @@ impl Engine {
     /// [`Error::TuningMismatch`]; those of [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
         let agreed = self.agree(table, oversubscribed);
-        self.planner.set_tuning(agreed.inspect_err(|_| self.members.board.revoke())?);
+        self.planner.set_tuning(agreed.inspect_err(|error| self.members.board.revoke_after(error))?);
         Ok(())
     }
 
@@ -216,7 +216,7 @@ impl Engine {
     /// different numbers of plans; those of [`Engine::register_plan`]. All end the epoch.
     pub(crate) fn adopt_plans(&mut self, plans: Result<Vec<Arc<ExecutionPlan>>>) -> Result<()> {
         let adopted = self.agree_on_plans(plans);
-        adopted.inspect_err(|_| self.members.board.revoke())
+        adopted.inspect_err(|error| self.members.board.revoke_after(error))
     }
 
     fn agree_on_plans(&mut self, plans: Result<Vec<Arc<ExecutionPlan>>>) -> Result<()> {

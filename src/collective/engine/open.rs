@@ -56,7 +56,7 @@ impl OpenMessages {
             return Ok(false);
         }
         let moved = engine.batch(self.kind, &mut self.ends, &[]).and_then(progress::poll);
-        let has_moved = moved.inspect_err(|_| engine.members.board.revoke())?;
+        let has_moved = moved.inspect_err(|error| engine.members.board.revoke_after(error))?;
         if has_moved && self.ends.iter().any(|end| end.state.is_done()) {
             engine.members.board.report_delivered();
             self.tell(engine)?;

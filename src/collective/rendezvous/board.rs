@@ -26,7 +26,7 @@ use super::post::{CallWithHistory, EagerPost, HEAD, LargePost, Post};
 use crate::channel::RankContext;
 use crate::collective::call::{CallSignature, Operation};
 use crate::collective::region::{CellsBetween, CommLayout, LAP, TURNS};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::{CellRef, CellSlice};
@@ -422,7 +422,7 @@ impl CallBoard {
         match done {
             Ok(()) => Ok(()),
             Err(error) => {
-                self.revoke();
+                self.revoke_after(&error);
                 Err(error)
             }
         }
@@ -440,6 +440,12 @@ impl CallBoard {
     #[cold]
     pub(crate) fn revoke(&self) {
         self.context.abort();
+    }
+
+    /// Ends the epoch as [`Board::revoke`] does, because of `error`.
+    #[cold]
+    pub(crate) fn revoke_after(&self, error: &Error) {
+        self.context.abort_after(error);
     }
 
     #[inline]

@@ -118,7 +118,7 @@ impl Pipework {
                 .transpose()
         };
         let opened = ports.into_iter().zip(slots).map(open).collect::<Result<_>>();
-        opened.inspect_err(|_| members.board.revoke())
+        opened.inspect_err(|error| members.board.revoke_after(error))
     }
 
     /// Lets `visitor` have the pipes of `kind`, which are open, for messages. What goes over them

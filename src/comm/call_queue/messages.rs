@@ -141,7 +141,7 @@ impl CallQueue {
             Some(tag) => error.tagged(tag),
             None => error,
         };
-        context.abort();
+        context.abort_after(&error);
         let ended = self.state.lock().fail_open(&Arc::new(error));
         self.end_all(ended);
     }

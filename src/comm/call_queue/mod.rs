@@ -315,7 +315,7 @@ fn run_calls(engine: &mut Engine, calls: &mut CallList, choice: Choice, context:
 
 /// Begins `operation` now that its turn has come. Where it cannot, peers are not to wait for it.
 pub(super) fn enter(context: &RankContext, operation: &'static str) -> Result<()> {
-    context.enter(operation).inspect_err(|_| context.abort())
+    context.enter(operation).inspect_err(|error| context.abort_after(error))
 }
 
 /// Returns the name of the operation that `calls` are.

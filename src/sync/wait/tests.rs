@@ -138,7 +138,7 @@ fn a_stop_becomes_the_error_that_says_who_was_awaited() {
     let lost = context.error(Stop::PeerLost(Rank::known(1)), "wait", None);
     assert!(matches!(lost, Error::PeerLost { rank } if rank.get() == 1));
     assert!(matches!(context.error(Stop::ProxyLost, "wait", None), Error::ProxyLost));
-    assert!(matches!(context.error(Stop::Revoked(None), "wait", None), Error::Revoked { by: None }));
+    assert!(matches!(context.error(Stop::Revoked(None), "wait", None), Error::Revoked { by: None, .. }));
 }
 
 #[test]

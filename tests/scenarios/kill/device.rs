@@ -27,7 +27,7 @@ pub(crate) fn be_a_device() {
         Ok(()) => say("done"),
         Err(Error::PeerLost { .. } | Error::ProxyLost) => std::process::exit(1),
         // The launcher is gone, and nobody listens.
-        Err(Error::Revoked { by: None }) => std::process::exit(2),
+        Err(Error::Revoked { by: None, .. }) => std::process::exit(2),
         Err(error) => panic!("{error}"),
     }
 }

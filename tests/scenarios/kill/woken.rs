@@ -127,7 +127,7 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
     let is_of_another = |by: &Option<Rank>| by.is_some_and(|rank| rank != victim && rank != comm.rank());
     let is_right = match (fate, error.origin()) {
         // Nobody was told of anything but the end.
-        (Fate::Pauses, Error::Revoked { by: Some(rank) }) => rank.get() == 0,
+        (Fate::Pauses, Error::Revoked { by: Some(rank), .. }) => rank.get() == 0,
         // Where a rank waits for the service process, which was stopped with the victim, nobody
         // else need be in the way.
         (Fate::Late, Error::Timeout { straggler: None, .. }) if told("STOPPED_SERVICE") == "true" => true,
@@ -137,7 +137,7 @@ fn go_on(mut comm: Communicator, victim: Rank, fate: Fate, error: &Error) -> Com
         }
         (Fate::Late, Error::Timeout { straggler, .. }) => *straggler == Some(victim),
         // Another one was quicker to give it up.
-        (Fate::Late, Error::Revoked { by }) => is_of_another(by),
+        (Fate::Late, Error::Revoked { by, .. }) => is_of_another(by),
         (Fate::Late | Fate::Hangs, Error::PeerLost { rank }) => *rank == victim,
         // The service was stopped with it, and found first.
         (Fate::Hangs, Error::ProxyLost) => told("STOPPED_SERVICE") == "true",
@@ -245,7 +245,7 @@ impl Drop for Through {
 fn reason(comm: &Communicator, error: &Error) -> &'static str {
     match error.origin() {
         Error::PeerLost { rank } if *rank == comm.rank() => "lost",
-        Error::Revoked { by: Some(rank) } if *rank != comm.rank() => "revoked",
+        Error::Revoked { by: Some(rank), .. } if *rank != comm.rank() => "revoked",
         Error::ProxyLost if told("STOPPED_SERVICE") == "true" => "service",
         _ => panic!("{error:#?}"),
     }

@@ -3,18 +3,14 @@
 import collections
 import hashlib
 import os
-import socket
-import struct
-import time
 
 from . import _core
-from ._errors import Environment, InvalidArgument, InvalidRank, Timeout
+from ._errors import Environment, InvalidArgument, InvalidRank, RankTaken, Timeout
 from ._options import byte_count
 
 _Job = collections.namedtuple("_Job", "launcher rank size local_size key")
-# The most bytes of a name of an abstract socket.
+# The name of an abstract socket.
 _NAME = "shmccl-init-{uid}-{digest}"
-_CREDENTIALS = "3i"
 _meetings = collections.Counter()
 
 
@@ -52,8 +48,7 @@ def init(*, rank=None, size=None, id=None, heap=None, timeout=None):
         return _core.Communicator.init_rank(1, _core.UniqueId(), 0, **settings)
     number = _meetings[job.key]
     _meetings[job.key] += 1
-    id = _exchange(f"{job.key}#{number}", job, timeout)
-    return _core.Communicator.init_rank(job.size, id, job.rank, **settings)
+    return _meet(f"{job.key}#{number}", job, settings)
 
 
 def _from_command(rank, heap, timeout):
@@ -122,84 +117,20 @@ def _parent():
     return f"parent={os.getppid()}@{started}"
 
 
-def _exchange(key, job, timeout):
-    """Makes an id on rank 0, and hands it to the others."""
-    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-    name = "\0" + _NAME.format(uid=os.geteuid(), digest=digest)
-    deadline = time.monotonic() + timeout
-    if job.rank == 0:
-        return _hand_out(name, job, deadline, timeout)
-    return _ask(name, job, deadline, timeout)
-
-
-def _hand_out(name, job, deadline, timeout):
-    id = _core.UniqueId(good_for=max(timeout, 1.0))
-    told = set()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        try:
-            server.bind(name)
-        except OSError as error:
-            raise Environment(
-                f"another job meets by the same name as this one of {job.launcher} ({error}); set SHMCCL_KEY to a different "
-                "text for each job"
-            ) from error
-        server.listen(job.size)
-        while len(told) < job.size - 1:
-            # Short, so that Ctrl-C is noticed and the time kept.
-            server.settimeout(0.1)
-            try:
-                peer, _ = server.accept()
-            except TimeoutError:
-                if time.monotonic() > deadline:
-                    missing = sorted(set(range(1, job.size)) - told)
-                    raise Timeout(
-                        f"init timed out after {timeout} s, awaiting rank {missing[0]}; ranks {missing} have not come, or are on "
-                        "another machine",
-                        rank=missing[0],
-                    ) from None
-                continue
-            with peer:
-                if _is_own(peer):
-                    peer.settimeout(1.0)
-                    told |= _answer(peer, id)
-    return id
-
-
-def _answer(peer, id):
-    """Tells a rank the id, and returns which one it was."""
+def _meet(key, job, settings):
+    """Meets the other ranks by a name that is made of the key."""
+    name = _NAME.format(uid=os.geteuid(), digest=hashlib.sha256(key.encode()).hexdigest()[:32])
     try:
-        rank = int(peer.recv(16))
-        peer.sendall(str(id).encode())
-        peer.recv(1)
-    except (OSError, ValueError):
-        return set()
-    return {rank}
-
-
-def _ask(name, job, deadline, timeout):
-    while True:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-            server.settimeout(1.0)
-            try:
-                server.connect(name)
-                if not _is_own(server):
-                    raise Environment("the place where the ranks meet belongs to another user")
-                server.sendall(str(job.rank).encode())
-                text = server.recv(64)
-                server.sendall(b".")
-                if text:
-                    return _core.UniqueId(text.decode())
-            except OSError:
-                pass
-        if time.monotonic() > deadline:
-            raise Timeout(
-                f"init timed out after {timeout} s, awaiting rank 0 of {job.launcher}; it has not come, or is on another machine",
-                rank=0,
-            )
-        time.sleep(0.005)
-
-
-def _is_own(peer):
-    """Returns whether the process at the other end is of the same user."""
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
-    return struct.unpack(_CREDENTIALS, credentials)[1] == os.geteuid()
+        return _core.Communicator._init_by_name(job.size, name, job.rank, **settings)
+    except Timeout as error:
+        late = "the other ranks" if error.rank is None else f"rank {error.rank}"
+        raise Timeout(
+            f"init timed out after {settings['timeout']} s, awaiting {late} of {job.launcher}; it has not come, or is on another machine",
+            rank=error.rank,
+        ) from None
+    except RankTaken as error:
+        raise RankTaken(
+            f"{error}: another job meets by the same name as this one of {job.launcher}; set SHMCCL_KEY to a different text for "
+            "each job",
+            rank=error.rank,
+        ) from None

@@ -9,7 +9,6 @@ imports this module first. Ranks that can share memory do; between hosts, gloo c
 
 import functools
 import os
-import time
 
 import torch
 import torch.distributed as dist
@@ -46,23 +45,6 @@ def _place() -> str:
     return f"boot {host} {spaces} uid {os.geteuid()}"
 
 
-def _places(store, name, rank, size, timeout):
-    """Where each rank is: what it has put into the store, and no guess."""
-    keys = [f"shmccl/{name}/place/{peer}" for peer in range(size)]
-    store.set(keys[rank], _place())
-    deadline, pause = time.monotonic() + timeout.total_seconds(), 0.0002
-    # Clients of one store share its connection: none of them blocks in it.
-    while not store.check(keys):
-        if time.monotonic() > deadline:
-            missing = next(peer for peer in range(size) if not store.check([keys[peer]]))
-            raise dist.DistBackendError(
-                f"shmccl: group '{name}': rank {missing} has not come within {timeout.total_seconds() * 1000:.0f} ms"
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, 0.005)
-    return [place.decode() for place in store.multi_get(keys)]
-
-
 @functools.cache
 def _shim():
     from . import _build
@@ -92,30 +74,35 @@ def _implementation():
 
 
 def _create(options, backend_options):
+    from . import _meeting
+
     reconfigurable = getattr(options, "enable_reconfigure", False)
-    make = functools.partial(_implementation(), place=_place(), reconfigurable=reconfigurable)
     group = {
         "store": options.store,
         "rank": options.group_rank,
         "size": options.group_size,
-        "timeout": options.timeout,
+        "timeout": _meeting.bounded(options.timeout),
         "name": options.group_id,
     }
     ranks = options.global_ranks_in_group
+    make = functools.partial(_implementation(), place=_place(), reconfigurable=reconfigurable)
     if options.group_size == 1 or reconfigurable:
         return make(**group, ranks=ranks)
-    places = _places(**group)
-    other = next((peer for peer, place in enumerate(places) if place != _place()), None)
+    meeting = _meeting.come(**group, ranks=ranks, place=_place())
+    other = _meeting.elsewhere(meeting, _place())
     if other is None:
-        return make(**group, ranks=ranks)
+        return make(**group, ranks=ranks, id=meeting.id, processes=meeting.processes)
+    if options.group_rank == 0:
+        _meeting.call_off(meeting)
     if os.environ.get("SHMCCL_TORCH_HOSTS") == "deny":
-        raise dist.DistBackendError(
-            f"shmccl: group '{options.group_id}': rank {other} cannot share memory with this one: it is at [{places[other]}], "
-            f"this one at [{_place()}], and SHMCCL_TORCH_HOSTS=deny"
-        )
+        raise dist.DistBackendError(f"shmccl: group '{options.group_id}': {other}, and SHMCCL_TORCH_HOSTS=deny")
     from ._hosts import SeveralHosts
 
-    return SeveralHosts(make, places, **group, ranks=ranks)
+    def make_here(**group):
+        here = _meeting.come_here(**group, place=_place())
+        return make(**group, id=here.id, processes=here.processes)
+
+    return SeveralHosts(make_here, meeting.places, **group, ranks=ranks)
 
 
 def _backend(group=None):

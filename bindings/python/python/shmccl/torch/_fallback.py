@@ -30,6 +30,7 @@ from shmccl._core import _Call as Call
 from .._end import at_end
 from . import _callers
 from ._in_python import InPython
+from ._meeting import bounded
 
 HEADER = pathlib.Path(__file__).absolute().parent.parent / "include" / "shmccl.h"
 VERSION = 1
@@ -66,8 +67,13 @@ class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * 128)]
 
 
+class Process(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * 64)]
+
+
 class Config(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("heap_bytes", ctypes.c_uint64), ("timeout_ms", ctypes.c_uint64)]
+    _fields_ = [("size", ctypes.c_size_t), ("heap_bytes", ctypes.c_uint64), ("timeout_ms", ctypes.c_uint64),
+                ("processes", ctypes.POINTER(Process))]
 
 
 class Table:
@@ -76,12 +82,13 @@ class Table:
     SIGNATURES = {
         "GetLastError": (ctypes.c_char_p, ctypes.c_void_p),
         "GetLastErrorRank": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
-        "GetUniqueId": (ctypes.c_int, ctypes.POINTER(UniqueId)),
         "CommInitRankConfig": (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, UniqueId, ctypes.c_int,
                                ctypes.POINTER(Config)),
         "CommDuplicate": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
         "CommDestroy": (ctypes.c_int, ctypes.c_void_p),
         "CommRevoke": (ctypes.c_int, ctypes.c_void_p),
+        "CommRevokeAwaiting": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
+        "CommGetStragglers": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int)),
         "CommSetTimeout": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
         "RequestTest": (ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
         "RequestWait": (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
@@ -147,10 +154,11 @@ def raise_failure(code, text, what):
 class Connection:
     """One meeting of the ranks: a communicator for collectives and one for messages."""
 
-    def __init__(self, store, name, rank, size, timeout, ranks):
+    def __init__(self, name, rank, size, timeout, ranks, id, processes):
+        self.id, self.processes = id, processes
         # The number of each rank in the default group, if that is known.
         self.global_ranks = ranks if len(ranks) == size else range(size)
-        self.store, self.name, self.rank, self.size, self.timeout = store, name, rank, size, timeout
+        self.name, self.rank, self.size, self.timeout = name, rank, size, timeout
         self.forks = Forks.n
         self.collectives = self.messages = None
         self.failure = None
@@ -198,31 +206,9 @@ class Connection:
             raise RuntimeError(f"shmccl: {operation}: group '{self.name}' was shut down")
 
     def _meet(self):
-        key, ident = f"shmccl/{self.name}/id", UniqueId()
-        if self.rank == 0:
-            if code := table.GetUniqueId(ctypes.byref(ident)):
-                return failure(code)
-            self.store.set(key, bytes(ident))
-        else:
-            ident = UniqueId.from_buffer_copy(self._fetch(key))
-        if failed := self._meet_at(ident):
-            return failed
-        # All have read it by now. A group of this name may be made again.
-        if self.rank == 0:
-            self.store.delete_key(key)
-        return None
-
-    def _fetch(self, key):
-        deadline, pause = time.monotonic() + self.timeout.total_seconds(), 0.0002
-        while not self.store.check([key]):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"rank 0 has not come within {self.timeout.total_seconds() * 1000:.0f} ms")
-            time.sleep(pause)
-            pause = min(2 * pause, 0.005)
-        return self.store.get(key)
-
-    def _meet_at(self, ident):
-        config = Config(ctypes.sizeof(Config), 0, milliseconds(self.timeout.total_seconds()))
+        processes = (Process * self.size)(*(Process(process.encode()) for process in self.processes))
+        config = Config(ctypes.sizeof(Config), 0, milliseconds(self.timeout.total_seconds()), processes)
+        ident = UniqueId(self.id.encode())
         collectives, messages = ctypes.c_void_p(), ctypes.c_void_p()
         if code := table.CommInitRankConfig(ctypes.byref(collectives), self.size, ident, self.rank, ctypes.byref(config)):
             return failure(code)
@@ -240,6 +226,26 @@ class Connection:
             for comm in (self.messages, self.collectives):
                 if comm:
                     table.CommRevoke(comm)
+
+    def stragglers(self):
+        """The ranks that hold the others up."""
+        ranks, count = (ctypes.c_int * self.size)(), ctypes.c_int()
+        if self.forks != Forks.n or not self.collectives:
+            return []
+        if table.CommGetStragglers(self.collectives, ranks, ctypes.byref(count)):
+            return []
+        return list(ranks[:count.value])
+
+    def naming_all(self, code, text, rank):
+        """A failure with all ranks that were late, where the engine has named one of them."""
+        late = self.stragglers() if code == TIMEOUT else []
+        return code, text + (f"; late are ranks {', '.join(map(str, late))}" if len(late) > 1 else ""), rank
+
+    def revoke_awaiting(self, late):
+        """Ends every operation on all ranks, which are told who was late."""
+        if self.forks == Forks.n and self.collectives:
+            # Both have one epoch.
+            table.CommRevokeAwaiting(self.collectives, late[0] if late else -1)
 
     def set_timeout(self, timeout):
         """Gives the waits that begin from now on so much time."""
@@ -266,6 +272,11 @@ class Connection:
         # It would wait for the operation that the callback is of. Without a thread the communicators stay.
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=leave, args=(comms,), daemon=True).start()
+
+
+def awaiting(late):
+    """Names the ranks that are late."""
+    return f", awaiting rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}" if late else ""
 
 
 def leave(comms):
@@ -383,8 +394,9 @@ class Pending(Work):
         self.wait()
 
     def wait(self, timeout=NO_TIMEOUT):
+        timeout = bounded(timeout) if timeout and timeout != UNSET else NO_TIMEOUT
         if not self.done:
-            self._await(timeout or NO_TIMEOUT)
+            self._await(timeout)
         if self.told and not self.told.is_set() and not _callers.lane():
             # A program is used to that. A callback waits for none.
             self.told.wait((timeout or self.own_timeout or self.connection.timeout).total_seconds())
@@ -404,11 +416,12 @@ class Pending(Work):
                 raise_failure(code, "", "")
             if code == IN_PROGRESS:
                 # Past its own time it is ended for all ranks, as the engine does past its own.
+                late = self.connection.stragglers()
                 if is_own:
                     self.connection.note_failure(TIMEOUT)
-                    self.connection.revoke()
-                text = f"timed out after {milliseconds(allowed.total_seconds())} ms"
-                self.connection.fail(self.operation, TIMEOUT, text)
+                    self.connection.revoke_awaiting(late)
+                text = f"timed out after {milliseconds(allowed.total_seconds())} ms{awaiting(late)}"
+                self.connection.fail(self.operation, TIMEOUT, text, late[0] if len(late) == 1 else -1)
         self.ended.wait()
 
     def get_future(self):
@@ -591,7 +604,7 @@ def detach_inputs(calls, connection):
 
 
 class PythonBackend(InPython):
-    def __init__(self, store, rank, size, timeout, name, ranks, place, reconfigurable):
+    def __init__(self, store, rank, size, timeout, name, ranks, place, reconfigurable, id="", processes=()):
         global table
         super().__init__(rank, size, timeout, name, ranks)
         if reconfigurable:
@@ -600,12 +613,13 @@ class PythonBackend(InPython):
             table = Table()
             at_end(_callers.finish)
         self._batch = None
-        self._connection = Connection(store, name, rank, size, timeout, ranks)
+        self._connection = Connection(name, rank, size, timeout, ranks, id, processes)
         self._connection.start()
 
     supports_coalescing = property(lambda self: True)
 
     def set_timeout(self, timeout):
+        timeout = bounded(timeout)
         super().set_timeout(timeout)
         self._connection.set_timeout(timeout)
 
@@ -669,7 +683,7 @@ class PythonBackend(InPython):
     def _own_timeout(self, opts):
         """The time of an operation, where it is another than the engine's."""
         timeout = opts.timeout
-        return None if timeout in (UNSET, self._connection.timeout) else timeout
+        return None if timeout in (UNSET, self._connection.timeout) else bounded(timeout)
 
     def _message(self, operation, call, tag, outputs):
         if tag < 0:
@@ -688,7 +702,7 @@ class PythonBackend(InPython):
                 self._alone(call)
             elif code := call.execute(connection.collectives.value):
                 connection.note_failure(code)
-                connection.fail(operation, *failure(code))
+                connection.fail(operation, *connection.naming_all(*failure(code)))
         if after:
             after()
         return Over.with_outputs(outputs)
@@ -877,7 +891,20 @@ class PythonBackend(InPython):
         return self._run("barrier", [call], opts, [], [token])
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        self.barrier(opts).wait()
+        # With a time of its own it is known who has not come, be it one rank or several.
+        timeout = self._own_timeout(opts) or self._connection.timeout
+        try:
+            opts.asyncOp = True
+            work = self.barrier(opts)
+            work.own_timeout = work.own_timeout or timeout
+            work.wait()
+        except DistBackendError as error:
+            late = self._connection.stragglers()
+            if not late:
+                raise
+            named = f"[Rank {self.rank()}]: Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
+            text = f"{named} failed to pass monitoredBarrier in {milliseconds(timeout.total_seconds())} ms: {error}"
+            raise DistBackendError(text) from error
 
     # Messages --------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from . import _callers
 from ._fallback import check, check_blocks, check_list, check_same_type, copy_out, flat, in_one_piece, only, only_input
 from ._gloo_types import as_bytes, as_rows, carry, check_reduction, divide, scale, take
 from ._in_python import InPython
+from ._meeting import bounded
 
 # From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts. Below, the
 # others' wake-ups cost more than what several connections gain.
@@ -107,7 +108,7 @@ class Pending(Work):
 
     def wait(self, timeout=NO_TIMEOUT):
         try:
-            self._executed.result((timeout or NO_TIMEOUT).total_seconds() or None)
+            self._executed.result(bounded(timeout or NO_TIMEOUT).total_seconds() or None)
         except concurrent.futures.TimeoutError as error:
             raise dist.DistBackendError(f"shmccl: timed out after {timeout}") from error
         return True
@@ -221,6 +222,7 @@ class SeveralHosts(InPython):
         return [group for group in (self._local, self._whole, self._across) if group]
 
     def set_timeout(self, timeout):
+        timeout = bounded(timeout)
         super().set_timeout(timeout)
         for group in self._inner():
             group.set_timeout(timeout)

@@ -208,6 +208,12 @@ bool await_change(std::unique_lock<std::mutex>& lock, std::condition_variable& c
   }
 }
 
+// A time-out that means never. Any clock can add it to its time.
+constexpr milliseconds kNever = std::chrono::hours(24 * 36500);
+
+// What torch makes of a time-out that it has no room for is negative.
+milliseconds bounded(milliseconds timeout) { return timeout.count() < 0 ? kNever : std::min(timeout, kNever); }
+
 // Calls a function of the program that has nobody to raise to: what it raises is printed.
 template <class Hook, class... Arguments>
 void call_hook(const Hook& hook, const Arguments&... arguments) {
@@ -708,8 +714,13 @@ struct Report {
 
 // The connection -------------------------------------------------------------------------------------------------
 
+// What ranks that have found each other know of their meeting: its id, and the process of each rank.
+struct Meeting {
+  std::string id;
+  std::vector<std::string> processes;
+};
+
 struct ConnectionOptions {
-  c10::intrusive_ptr<c10d::Store> store;
   std::string name;
   int rank;
   int size;
@@ -718,12 +729,20 @@ struct ConnectionOptions {
   std::vector<uint64_t> global_ranks;
 };
 
+// Copies a text into the bytes of the engine's, which end with a zero.
+template <class Target>
+Target as_bytes(const std::string& text) {
+  Target target{};
+  std::memcpy(target.internal, text.data(), std::min(text.size(), sizeof target.internal - 1));
+  return target;
+}
+
 // Whether the engine is in a callback on this thread.
 thread_local bool within_callback = false;
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  explicit Connection(ConnectionOptions options) : options_(std::move(options)), timeout_(options_.timeout) {}
+  explicit Connection(ConnectionOptions options) : options_(std::move(options)), timeout_(bounded(options_.timeout)) {}
 
   ~Connection() {
     // A child of a fork is not here.
@@ -767,13 +786,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     raise(failure, describe(operation));
   }
 
-  // Meets under `id`, or under one that rank 0 hands out by the store. It does so in a thread of its own: no rank waits
-  // for others before it needs them.
-  void start(std::optional<shmcclUniqueId> id = {}) {
+  // Meets the other ranks. It does so in a thread of its own: no rank waits for others before it needs them.
+  void start(const Meeting& meeting) {
     state_ = alone() ? State::ready : State::meeting;
     if (alone()) return;
-    std::thread([self = shared_from_this(), id]() mutable {
-      self->run(id);
+    std::thread([self = shared_from_this(), meeting]() mutable {
+      self->run(meeting);
       drop(std::move(self));
     }).detach();
   }
@@ -803,6 +821,50 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (collectives_) table->CommRevoke(collectives_);
   }
 
+  // The ranks that hold the others up.
+  std::vector<int> stragglers() {
+    std::vector<int> ranks(static_cast<size_t>(size()));
+    std::lock_guard<std::mutex> lock(mutex_);
+    int count = 0;
+    if (!is_here() || !collectives_) return {};
+    if (table->CommGetStragglers(collectives_, ranks.data(), &count) != shmcclSuccess) return {};
+    ranks.resize(static_cast<size_t>(count));
+    return ranks;
+  }
+
+  // Ends every operation on all ranks, which are told who was late. Both communicators have one epoch.
+  void revoke_awaiting(const std::vector<int>& late) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_here() && collectives_) table->CommRevokeAwaiting(collectives_, late.empty() ? -1 : late[0]);
+  }
+
+  // The failure with all ranks that were late, where the engine has named one of them.
+  Failure naming_all(Failure failure) {
+    if (failure.code != shmcclTimeout) return failure;
+    const auto late = stragglers();
+    if (late.size() > 1) failure.text += "; late are rank" + name_ranks(late);
+    return failure;
+  }
+
+  // Raises that an operation has timed out, and names the ranks that were late.
+  [[noreturn]] void fail_late(milliseconds waited, const std::vector<int>& late, const char* operation) const {
+    Failure failure{shmcclTimeout, "timed out after " + std::to_string(waited.count()) + " ms"};
+    if (!late.empty()) failure.text += ", awaiting rank" + name_ranks(late);
+    if (late.size() == 1) failure.rank = late[0];
+    fail(failure, operation);
+  }
+
+  // Names ranks behind the word for one, with their numbers in the default group where these differ.
+  std::string name_ranks(const std::vector<int>& ranks) const {
+    std::string named = ranks.size() > 1 ? "s" : "", global;
+    for (size_t i = 0; i < ranks.size(); i++) {
+      named += (i ? ", " : " ") + std::to_string(ranks[i]);
+      const auto number = global_rank(ranks[i]);
+      if (number && ranks.size() > 1) global += (global.empty() ? "" : ", ") + std::to_string(*number);
+    }
+    return named + (global.empty() ? "" : " (global ranks " + global + ")");
+  }
+
   // Leaves the group. The other ranks may still need this one to come: it does not leave before they have met.
   void close() {
     if (!is_here() || state_ == State::closed) return;
@@ -829,7 +891,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Gives the waits that begin from now on so much time.
   void set_timeout(milliseconds timeout) {
-    timeout_ = std::max(timeout, milliseconds(1));
+    timeout_ = std::max(bounded(timeout), milliseconds(1));
     std::unique_lock<std::mutex> lock(mutex_);
     const auto communicator = collectives_;
     lock.unlock();
@@ -880,12 +942,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     table->CommSetTimeout(communicator, static_cast<uint64_t>(timeout().count()));
   }
 
-  void run(const std::optional<shmcclUniqueId>& id) {
+  void run(const Meeting& meeting) {
     Failure failure;
     try {
-      failure = id ? meet(*id) : meet_by_store();
-    } catch (const c10::Error& error) {
-      failure = {shmcclSystemError, std::string("the store failed: ") + error.what_without_backtrace()};
+      failure = meet(meeting);
     } catch (const std::exception& error) {
       failure = {shmcclSystemError, error.what()};
     }
@@ -895,45 +955,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
     changed_.notify_all();
   }
 
-  Failure meet_by_store() {
-    auto& store = *options_.store;
-    const std::string key = "shmccl/" + name() + "/id";
-    shmcclUniqueId id;
-    if (rank() == 0) {
-      if (auto failure = Failure::of(table->GetUniqueId(&id))) return failure;
-      store.set(key, std::vector<uint8_t>(id.internal, id.internal + sizeof id.internal));
-    } else {
-      await(key);
-      const auto bytes = store.get(key);
-      TORCH_CHECK(bytes.size() == sizeof id.internal, "the id of the meeting is damaged");
-      std::memcpy(id.internal, bytes.data(), bytes.size());
-    }
-    auto failure = meet(id);
-    // All have read it by now. A group of this name may be made again.
-    if (!failure && rank() == 0) store.deleteKey(key);
-    return failure;
-  }
-
-  // Waits for a key of rank 0. Never blocks in the store: clients of one store share its connection.
-  void await(const std::string& key) {
-    const auto deadline = steady_clock::now() + timeout();
-    auto pause = std::chrono::microseconds(200);
-    while (!options_.store->check({key})) {
-      if (cancelled_) throw std::runtime_error("the group was shut down before all ranks had come");
-      if (steady_clock::now() > deadline) {
-        throw std::runtime_error("rank 0 has not come within " + std::to_string(timeout().count()) + " ms");
-      }
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, std::chrono::microseconds(5000));
-    }
-  }
-
-  Failure meet(const shmcclUniqueId& id) {
+  Failure meet(const Meeting& meeting) {
+    std::vector<shmcclProcess_t> processes;
+    for (const auto& process : meeting.processes) processes.push_back(as_bytes<shmcclProcess_t>(process));
     shmcclConfig_t config{};
     config.size = sizeof config;
+    config.processes = processes.data();
     config.timeoutMs = static_cast<uint64_t>(timeout().count());
     shmcclComm_t collectives = nullptr, messages = nullptr;
-    auto code = table->CommInitRankConfig(&collectives, size(), id, rank(), &config);
+    auto code = table->CommInitRankConfig(&collectives, size(), as_bytes<shmcclUniqueId>(meeting.id), rank(), &config);
     if (code != shmcclSuccess) return Failure::of(code);
     code = table->CommDuplicate(collectives, &messages);
     if (code != shmcclSuccess) {
@@ -972,7 +1002,7 @@ class Pending : public Work {
  public:
   Pending(ConnectionPtr connection, Job job, uint64_t sequence, milliseconds timeout)
       : Work(connection->rank(), job.type), connection_(std::move(connection)), job_(std::move(job)), sequence_(sequence),
-        timeout_(timeout + milliseconds(connection_->report().extra.exchange(0))), timed_(connection_->report().timed) {
+        timeout_(bounded(bounded(timeout) + milliseconds(connection_->report().extra.exchange(0)))), timed_(connection_->report().timed) {
     if (!job_.after.empty()) after_state_.emplace();
   }
 
@@ -981,6 +1011,9 @@ class Pending : public Work {
   }
 
   Job& job() { return job_; }
+
+  // Has a time-out name all ranks that were late, and not the first of them.
+  void name_all() { names_all_ = true; }
 
   // Begins all parts, behind each other where the caller waits for them.
   void begin(bool is_async) {
@@ -1040,7 +1073,7 @@ class Pending : public Work {
 
   bool wait(milliseconds timeout) override {
     const Return back;
-    if (timeout.count() < 0) timeout = milliseconds(0);
+    timeout = timeout.count() < 0 ? milliseconds(0) : bounded(timeout);
     await(timeout);
     await_callbacks(timeout);
     if (c10d::allow_inflight_collective_as_graph_input()) {
@@ -1092,14 +1125,15 @@ class Pending : public Work {
 
   void check(shmcclResult_t code) {
     if (code == shmcclSuccess) return;
+    auto failure = connection_->naming_all(Failure::of(code));
     std::unique_lock<std::mutex> lock(mutex_);
-    failure_ = Failure::of(code);
+    failure_ = std::move(failure);
     lock.unlock();
     connection_->fail(failure_, job_.operation);
   }
 
   // Whether its deadline is another than that of the engine's operations.
-  bool has_own_deadline() const { return timeout_ != connection_->timeout(); }
+  bool has_own_deadline() const { return names_all_ || timeout_ != connection_->timeout(); }
 
   void part_ended(Failure failure) {
     {
@@ -1132,9 +1166,9 @@ class Pending : public Work {
       const auto code = table->RequestWait(request, is_bounded ? static_cast<uint64_t>(std::max<int64_t>(left, 1)) : 0);
       if (code == shmcclInterrupted) raise_interrupt();
       if (code != shmcclInProgress) continue;
-      if (is_own) end_all();
-      const auto waited = std::to_string((is_own ? timeout_ : timeout).count());
-      connection_->fail({shmcclTimeout, "timed out after " + waited + " ms"}, job_.operation);
+      const auto late = connection_->stragglers();
+      if (is_own) end_all(late);
+      connection_->fail_late(is_own ? timeout_ : timeout, late, job_.operation);
     }
     // The thread that has executed it is about to say so.
     std::unique_lock<std::mutex> lock(mutex_);
@@ -1158,10 +1192,10 @@ class Pending : public Work {
   }
 
   // Ends the operation for all ranks, past its own timeout.
-  void end_all() {
+  void end_all(const std::vector<int>& late) {
     shmcclResult_t none = shmcclSuccess;
     connection_->report().failed.compare_exchange_strong(none, shmcclTimeout);
-    connection_->revoke();
+    connection_->revoke_awaiting(late);
   }
 
   bool is_done() const {
@@ -1269,6 +1303,7 @@ class Pending : public Work {
   static inline std::atomic<uint64_t> keys_{0};
   const uint64_t key_ = ++keys_;
   const milliseconds timeout_;
+  bool names_all_ = false;
   const bool timed_;
   const steady_clock::time_point started_ = steady_clock::now();
   float duration_ms_ = 0;
@@ -1293,8 +1328,9 @@ class Pending : public Work {
 // Takes a signal in the thread that waits for it. Where one only asks, or has a deadline, another thread takes it.
 class SignalWait : public Work {
  public:
-  SignalWait(ConnectionPtr connection, std::function<void()> take)
-      : Work(connection->rank(), OpType::UNKNOWN), connection_(std::move(connection)), take_(std::move(take)) {}
+  SignalWait(ConnectionPtr connection, int64_t peer, std::function<void()> take)
+      : Work(connection->rank(), OpType::UNKNOWN), connection_(std::move(connection)), peer_(static_cast<int>(peer)),
+        take_(std::move(take)) {}
 
   bool isCompleted() override {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -1308,6 +1344,7 @@ class SignalWait : public Work {
   void synchronize() override { wait(milliseconds(0)); }
 
   bool wait(milliseconds timeout) override {
+    timeout = timeout == c10d::kUnsetTimeout ? milliseconds(0) : bounded(timeout);
     const bool is_bounded = timeout.count() > 0;
     const auto deadline = is_bounded ? steady_clock::now() + timeout : steady_clock::time_point::max();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -1318,7 +1355,7 @@ class SignalWait : public Work {
       }
       if (state_ == State::idle) begin();
       if (await_change(lock, cv_, [&] { return state_ != State::taking; }, deadline)) continue;
-      connection_->fail({shmcclTimeout, "timed out after " + std::to_string(timeout.count()) + " ms"}, "wait_signal");
+      connection_->fail_late(timeout, {peer_}, "wait_signal");
     }
     if (exception_) std::rethrow_exception(exception_);
     return true;
@@ -1366,6 +1403,7 @@ class SignalWait : public Work {
   }
 
   const ConnectionPtr connection_;
+  const int peer_;
   const std::function<void()> take_;
   State state_ = State::idle;
 };
@@ -1432,7 +1470,7 @@ class SharedWindow : public c10d::Window {
   WorkPtr wait_signal(int64_t peer, bool is_async, const c10d::WaitSignalOptions&) override {
     check_registered("wait_signal", peer);
     auto self = c10::intrusive_ptr<SharedWindow>::reclaim_copy(this);
-    auto work = c10::make_intrusive<SignalWait>(connection_, [self, peer] { self->take_signal(peer); });
+    auto work = c10::make_intrusive<SignalWait>(connection_, peer, [self, peer] { self->take_signal(peer); });
     if (!is_async) work->wait(milliseconds(0));
     return work;
   }
@@ -1514,13 +1552,13 @@ class SharedWindow : public c10d::Window {
 class SharedBackend : public c10d::Backend {
  public:
   SharedBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
-                std::vector<uint64_t> ranks, std::string place, bool reconfigurable)
+                std::vector<uint64_t> ranks, std::string place, bool reconfigurable, Meeting meeting)
       : Backend(rank, size), store_(std::move(store)), place_(std::move(place)), name_(std::move(name)),
-        options_(c10::make_intrusive<Options>("shmccl", timeout)) {
+        options_(c10::make_intrusive<Options>("shmccl", bounded(timeout))) {
     options_->group_name = name_;
     options_->global_ranks_in_group = std::move(ranks);
     connection_ = connection(timeout);
-    if (!reconfigurable) connection_->start();
+    if (!reconfigurable) connection_->start(meeting);
   }
 
   ~SharedBackend() override { current()->abandon(); }
@@ -1532,11 +1570,11 @@ class SharedBackend : public c10d::Backend {
   bool supportsShrinking() const override { return true; }
   bool supportsTensorAlloc(c10::DeviceIndex) override { return size_ > 1; }
   void setTimeout(milliseconds timeout) override {
-    options_->timeout = timeout;
+    options_->timeout = bounded(timeout);
     current()->set_timeout(timeout);
   }
   // Torch before 2.14 does not ask.
-  void addEphemeralTimeout(const milliseconds& timeout) { report().extra += timeout.count(); }
+  void addEphemeralTimeout(const milliseconds& timeout) { report().extra += bounded(timeout).count(); }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
@@ -1626,7 +1664,22 @@ class SharedBackend : public c10d::Backend {
     return run({"barrier", OpType::BARRIER, {meeting_point(token)}, {}, {token}}, opts);
   }
 
-  void monitoredBarrier(const c10d::BarrierOptions& opts, bool) override { barrier(opts)->wait(); }
+  // Names all ranks that have not come, on all that have, also without `wait_all_ranks`.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool) override {
+    auto token = at::zeros({1}, at::kByte);
+    auto work = pending({"monitored_barrier", OpType::BARRIER, {meeting_point(token)}, {}, {token}}, ++sequence_, opts.timeout);
+    work->name_all();
+    try {
+      work->begin(false);
+    } catch (const c10::Error& error) {
+      const auto connection = current();
+      const auto late = connection->stragglers();
+      if (late.empty()) throw;
+      const auto allowed = std::to_string(work->getTimeout().count());
+      C10_THROW_ERROR(DistBackendError, "[Rank " + std::to_string(rank_) + "]: Rank" + connection->name_ranks(late) +
+                                            " failed to pass monitoredBarrier in " + allowed + " ms: " + error.what_without_backtrace());
+    }
+  }
 
   // Collectives of lists ----------------------------------------------------------------------------------------------
 
@@ -1785,8 +1838,9 @@ class SharedBackend : public c10d::Backend {
 
   c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<Options>& opts,
                                     const int& rank, const int& size) override {
-    return c10::make_intrusive<SharedBackend>(store, rank, size, opts->timeout, opts->group_name, opts->global_ranks_in_group, place_,
-                                              false);
+    const auto timeout = bounded(opts->timeout);
+    return c10::make_intrusive<SharedBackend>(store, rank, size, timeout, opts->group_name, opts->global_ranks_in_group, place_, false,
+                                              find_others(store, *opts, rank, size, timeout));
   }
 
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& excluded, int, const c10::intrusive_ptr<Options>& opts) override {
@@ -1826,14 +1880,16 @@ class SharedBackend : public c10d::Backend {
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   bool supportsReconfigure() const override { return true; }
 
-  // Names a meeting that this process hosts, and where that is. The same until that meeting has been held.
+  // Names a meeting that this process hosts, the process, and where that is. The same until that meeting has been held.
   c10d::ReconfigureHandle get_reconfigure_handle() const override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (handle_.empty()) {
       shmcclUniqueId id;
       const auto code = table->GetUniqueId(&id);
       if (code != shmcclSuccess) raise(Failure::of(code), "get_reconfigure_handle");
-      handle_ = std::string(id.internal, strnlen(id.internal, sizeof id.internal)) + "@" + place_;
+      shmcclProcess_t process;
+      table->GetProcess(&process);
+      handle_ = std::string(id.internal) + "/" + process.internal + "@" + place_;
     }
     return handle_;
   }
@@ -1855,10 +1911,12 @@ class SharedBackend : public c10d::Backend {
       connection_->report().adopt(before->report());
     }
     before->close();
-    shmcclUniqueId id{};
-    const auto length = std::min(handles[0].find('@'), sizeof id.internal);
-    std::memcpy(id.internal, handles[0].data(), length);
-    current()->start(id);
+    Meeting meeting{handles[0].substr(0, handles[0].find('/')), {}};
+    for (const auto& handle : handles) {
+      const auto begin = handle.find('/') + 1;
+      meeting.processes.push_back(handle.substr(begin, handle.find('@') - begin));
+    }
+    current()->start(meeting);
     auto work = pending({"reconfigure", OpType::UNKNOWN}, 0, options_->timeout);
     work->begin(false);
     return work;
@@ -1918,11 +1976,19 @@ class SharedBackend : public c10d::Backend {
   // The id of the one hook that torch does not number.
   static constexpr int64_t kOnCompletion = -1;
 
+  // Waits until the ranks of a new group have found each other by its store.
+  Meeting find_others(const c10::intrusive_ptr<c10d::Store>& store, const Options& opts, int rank, int size, milliseconds timeout) const {
+    py::gil_scoped_acquire gil;
+    const auto come = py::module_::import("shmccl.torch._meeting").attr("come_here");
+    const auto found = come(store, opts.group_name, rank, size, timeout, opts.global_ranks_in_group, place_);
+    return {found.attr("id").cast<std::string>(), found.attr("processes").cast<std::vector<std::string>>()};
+  }
+
   ConnectionPtr connection(milliseconds timeout) const {
     // reconfigure() gives ranks other numbers.
     const auto& numbers = options_->global_ranks_in_group;
     const auto known = numbers.size() == static_cast<size_t>(size_) && used_.empty() ? numbers : std::vector<uint64_t>();
-    return std::make_shared<Connection>(ConnectionOptions{store_, name_, rank_, size_, timeout, known});
+    return std::make_shared<Connection>(ConnectionOptions{name_, rank_, size_, timeout, known});
   }
 
   ConnectionPtr current() const {
@@ -1960,7 +2026,7 @@ class SharedBackend : public c10d::Backend {
 
   void check_place(const std::string& handle, size_t peer) const {
     const auto at = handle.find('@');
-    TORCH_CHECK_VALUE(at != std::string::npos, "shmccl: reconfigure: '", handle, "' is no handle of this backend");
+    TORCH_CHECK_VALUE(at != std::string::npos && handle.find('/') < at, "shmccl: reconfigure: '", handle, "' is no handle of this backend");
     TORCH_CHECK_VALUE(handle.compare(at + 1, std::string::npos, place_) == 0, "shmccl: reconfigure: rank ", peer,
                       " cannot share memory with this one: it is at [", handle.substr(at + 1), "], this one at [", place_, "]");
   }
@@ -2085,9 +2151,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("load", &load);
   module.def("shut", [] { gate->shut(); }, py::call_guard<py::gil_scoped_release>());
   py::class_<SharedBackend, c10d::Backend, c10::intrusive_ptr<SharedBackend>>(module, "SharedBackend")
-      .def(py::init<c10::intrusive_ptr<c10d::Store>, int, int, milliseconds, std::string, std::vector<uint64_t>, std::string, bool>(),
+      .def(py::init([](c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
+                       std::vector<uint64_t> ranks, std::string place, bool reconfigurable, std::string id,
+                       std::vector<std::string> processes) {
+             return c10::make_intrusive<SharedBackend>(std::move(store), rank, size, timeout, std::move(name), std::move(ranks),
+                                                       std::move(place), reconfigurable,
+                                                       Meeting{std::move(id), std::move(processes)});
+           }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"), py::arg("ranks"),
-           py::arg("place"), py::arg("reconfigurable"), py::call_guard<py::gil_scoped_release>())
+           py::arg("place"), py::arg("reconfigurable"), py::arg("id") = "", py::arg("processes") = std::vector<std::string>(),
+           py::call_guard<py::gil_scoped_release>())
       .def("holds", &SharedBackend::holds)
       .def("allocate_tensor",
            [](SharedBackend& self, long count, at::ScalarType type, at::Device device) {
