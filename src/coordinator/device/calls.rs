@@ -169,6 +169,9 @@ mod tests {
     use super::*;
     use crate::coordinator::call::{Collective, DeviceReduceOp};
     use crate::reduce::DataType;
+    use crate::shm::{Backing, Identity};
+
+    const MIN: u64 = 0x1000;
 
     /// A sum of 10 bytes of two devices, from and to these addresses.
     fn sum(send: [u64; 2], recv: [u64; 2]) -> DeviceCall {
@@ -194,5 +197,75 @@ mod tests {
         }
         assert_eq!(apart(&[sum([100; 2], [100; 2]), first()], 2), 1);
         assert_eq!(apart(&[sum([100; 2], [100; 2])], 2), 1);
+    }
+    /// Executes `calls` on `n` devices that have `before` from [`MIN`] on; what each has then, and
+    /// what it has once that was taken back.
+    fn executed(n: u32, before: fn(usize) -> Vec<u8>, calls: &[DeviceCall]) -> Vec<[Vec<u8>; 2]> {
+        let device = |mut comm: Communicator| {
+            let rank = comm.rank().index();
+            let (end, bytes) = (DeviceAddress::new(0x20_0000), before(rank));
+            let identity = Identity { job: 7, epoch: 0, owner: rank as u64 };
+            let memory = DeviceMemory::create(&Backing::Anonymous, end, identity).unwrap();
+            let read = || {
+                let mut now = vec![0; bytes.len()];
+                memory.copy_device_to_host(DeviceAddress::new(MIN), &mut now).unwrap();
+                now
+            };
+            memory.copy_host_to_device(DeviceAddress::new(MIN), &bytes).unwrap();
+            let overwritten = execute(&mut comm, &memory, calls).unwrap();
+            let after = read();
+            take_back(&overwritten, &memory).unwrap();
+            [after, read()]
+        };
+        let comms = Communicator::init_all(n).unwrap();
+        let threads: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(|| device(comm))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        threads
+    }
+
+    #[test]
+    fn calls_of_a_group_on_the_same_memory_are_done_one_after_the_other_and_taken_back() {
+        let before = |rank: usize| vec![u8::try_from(rank).unwrap() + 1; 60_000];
+        for (n, count) in [(2, 1), (2, 64), (3, 64), (3, 1000), (2, 60_000)] {
+            let places = |at: u64| vec![MIN + at; n as usize];
+            let on = |op, send: Vec<u64>, recv: Vec<u64>| DeviceCall {
+                op,
+                count,
+                send,
+                recv,
+                ..sum([0; 2], [0; 2])
+            };
+            let calls = [
+                on(DeviceReduceOp::Min, places(0), places(0)),
+                on(DeviceReduceOp::Sum, places(0), places(0)),
+                on(DeviceReduceOp::Sum, places(0), places(0)),
+            ];
+            for (rank, [after, taken_back]) in executed(n, before, &calls).into_iter().enumerate() {
+                let count = usize::try_from(count).unwrap();
+                assert!(
+                    after[..count].iter().all(|&sum| u32::from(sum) == n * n),
+                    "{count} on {n}: {}",
+                    after[0]
+                );
+                assert_eq!(after[count..], before(rank)[count..]);
+                assert_eq!(taken_back, before(rank));
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_one_device_passes_on_from_call_to_call_is_seen_by_all() {
+        let before = |rank: usize| vec![u8::try_from(rank).unwrap() + 1; 400];
+        // The second call begins on the second device amid what the first one has written.
+        let calls = [
+            DeviceCall { count: 100, ..sum([MIN; 2], [MIN + 100; 2]) },
+            DeviceCall { count: 100, ..sum([MIN, MIN + 150], [MIN + 300; 2]) },
+        ];
+        for [after, _] in executed(2, before, &calls) {
+            assert_eq!(after[300..350], [1 + 3; 50]);
+            assert_eq!(after[350..], [1 + 2; 50]);
+        }
     }
 }

@@ -185,11 +185,10 @@ impl SharedCall {
                 .collect(),
             _ => of_all(0),
         };
-        for rank in 0..n {
+        for (rank, piece) in pieces.iter_mut().enumerate() {
             let (at, len) = (self.places[rank].recv, self.lengths(rank).1);
             if len > 0 {
-                let result = output(rank);
-                pieces[rank][at..at + len].copy_from_slice(&result);
+                piece[at..at + len].copy_from_slice(&output(rank));
             }
         }
     }
