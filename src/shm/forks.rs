@@ -316,10 +316,9 @@ fn room_for(total: u64) -> Option<u64> {
     limits::check_memory("copying shared memory for a child", Store::Memory, total).ok()?;
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let len = NonZeroUsize::new(to_usize(total))?;
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
     // SAFETY: the system chooses addresses where nothing is mapped.
-    let base = unsafe { mmap_anonymous(None, len, access, MapFlags::MAP_PRIVATE) }.ok()?;
-    // SAFETY: the bytes were mapped just above. The advice changes no contents.
-    let _ = unsafe { madvise(base, len.get(), MmapAdvise::MADV_HUGEPAGE) };
+    let base = unsafe { mmap_anonymous(None, len, access, flags) }.ok()?;
     Some(base.as_ptr().expose_provenance() as u64)
 }
 
