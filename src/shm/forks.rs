@@ -16,7 +16,8 @@
 //!
 //! # What the copy holds
 //! All that happens before the fork, for the thread that forks. Bytes that other threads or peers
-//! write meanwhile are old or new, each by itself, as they would be of ordinary memory.
+//! write meanwhile are old or new, each by itself, as they would be of ordinary memory. It is
+//! ordinary memory of the child, also in a core dump.
 //!
 //! # Locks
 //! The registry is locked from before the fork until after it, in parent and child, and whenever a
@@ -301,7 +302,12 @@ impl Piece {
         let (copy, place) = (pointer(self.copy).cast(), pointer(self.address).cast());
         // SAFETY: the copy was made before the fork, for this process. Its place is one that
         // `replace` has just filled, where nothing but views of the program looks.
-        let _ = unsafe { mremap(copy, len, len, flags, Some(place)) };
+        if unsafe { mremap(copy, len, len, flags, Some(place)) }.is_err() {
+            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED;
+            let (at, len) = (NonZeroUsize::new(to_usize(self.address)), NonZeroUsize::new(len));
+            // SAFETY: as above. Rather no memory than zeros.
+            let _ = len.map(|len| unsafe { mmap_anonymous(at, len, ProtFlags::PROT_NONE, flags) });
+        }
     }
 }
 

@@ -157,11 +157,9 @@ pub(crate) fn refused() -> shmccl::Result<()> {
             event.synchronise(),
             work.wait(),
         ];
-        let odd = all.iter().position(|done| !matches!(done, Err(Error::Unavailable { .. })));
-        odd.is_none_or(|index| {
-            eprintln!("operation {index}: {:?}", all[index]);
-            false
-        })
+        let is_refused = |done: &shmccl::Result<()>| matches!(done, Err(Error::Unavailable { .. }));
+        let odd = all.iter().enumerate().filter(|(_, done)| !is_refused(done));
+        odd.map(|(index, done)| say(format_args!("operation {index}: {done:?}"))).count() == 0
     }));
     go_on.send(()).unwrap();
     stream.synchronise()?;
