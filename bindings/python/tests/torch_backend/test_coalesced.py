@@ -133,8 +133,8 @@ def lists_that_share(rank, n):
     dist.all_to_all_single(whole, whole)
     assert whole.tolist() == [10.0 * peer + 2 * rank + i for peer in range(n) for i in range(2)]
     ring = torch.arange(6.0) + 10 * rank
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, ring[:4], (rank + 1) % n), dist.P2POp(dist.irecv, ring[2:], (rank - 1) % n)])
-    [work.wait() for work in works]
+    ends = [dist.P2POp(dist.isend, ring[:4], (rank + 1) % n), dist.P2POp(dist.irecv, ring[2:], (rank - 1) % n)]
+    [work.wait() for work in dist.batch_isend_irecv(ends)]
     assert ring.tolist() == [10.0 * rank, 10.0 * rank + 1, *(10.0 * ((rank - 1) % n) + i for i in range(4))]
 
 
