@@ -156,18 +156,18 @@ port_scenario!(
 
 scenario!(a_receive_of_any_tag_in_a_group_leaves_to_later_ones_what_is_theirs, Job::of(2), |comm| {
     let (me, peer) = (comm.rank().get(), rank(comm, 1 - comm.rank().get()));
-    let (mut named, mut first, status) = ([0_u8; 4], [0_u8; 4], StatusHandle::new());
+    let (mut named, mut first, status) = ([0_u32; 4], [0_u32; 4], StatusHandle::new());
     let mut group = Group::start();
     let member = group.join(comm);
     let selector = MessageSelector { source: Some(peer), tag: None };
     group.on(member).recv_tagged(&mut named, peer, 3)?;
     group.on(member).recv_selected_into(&mut first, selector, &status)?;
-    let sent = [[me as u8; 4], [me as u8 + 10; 4]];
+    let sent = [[me; 4], [me + 10; 4]];
     group.on(member).send_tagged(&sent[0], peer, 8)?;
     group.on(member).send_tagged(&sent[1], peer, 3)?;
     group.end()?;
     drop(group);
-    assert_eq!((first, named), ([1 - me as u8; 4], [11 - me as u8; 4]));
+    assert_eq!((first, named), ([1 - me; 4], [11 - me; 4]));
     assert_eq!(status.get().unwrap().tag, 8);
     // A rank does not receive from itself like this.
     let own = MessageSelector { source: Some(rank(comm, me)), tag: None };
