@@ -218,7 +218,8 @@ type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 /// The function must be associative, and treat each index by itself: slices are cut into chunks. It
 /// need not be commutative. Inputs are combined in the order of the ranks, unless the program has
 /// chosen an [algorithm](crate::collective::Algorithm) that does not keep to that, or registered
-/// one of its own. The function sees copies, never shared memory. Ranks take two custom operators
+/// one of its own. The function sees copies, never shared memory. It makes no collective call and
+/// waits for none: the call that it is part of waits for it. Ranks take two custom operators
 /// for the same when name and type agree.
 ///
 /// It is one pointer, so that an enum that may hold one is no larger for it.

@@ -441,9 +441,8 @@ typedef struct {
 /**
  * What `shmcclSubmit` calls once when an operation has ended, in whatever thread ended it, before
  * any wait for it returns. It gets the `arg` of the call, the result, the text of a failure (empty
- * for success) and the rank that it names, as the communicator numbers it, or -1. The progress of
- * other operations may depend on its thread. So it waits for none, and what it calls or awaits of
- * the same communicator is refused with `shmcclInvalidUsage`.
+ * for success) and the rank that it names, as the communicator numbers it, or -1. It calls no
+ * function of the same communicator.
  */
 typedef void (*shmcclDone_t)(void*, shmcclResult_t, const char*, int);
 

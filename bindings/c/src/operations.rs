@@ -1,6 +1,5 @@
 //! The operations: functions in the shape of `nccl.h`, and one for calls as structures.
 
-use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +26,6 @@ use crate::types::{
 unsafe fn submit(comm: shmcclComm_t, stream: shmcclStream_t, call: &shmcclCall_t) -> shmcclResult_t {
     group::answer_in_group(|| {
         let (state, stream) = (CommState::get(comm)?, StreamState::get(stream)?);
-        refuse_within_done(Arc::as_ptr(&state).addr())?;
         // SAFETY: the caller's duties are the same.
         let call = unsafe { Call::check(&state, call) }?;
         group::submit(&state, stream, call)
@@ -277,17 +275,14 @@ pub unsafe extern "C" fn shmcclRecv(
 pub extern "C" fn shmcclBarrier(comm: shmcclComm_t) -> shmcclResult_t {
     answer(|| {
         group::refuse("shmcclBarrier")?;
-        let state = CommState::get(comm)?;
-        refuse_within_done(Arc::as_ptr(&state).addr())?;
-        state.with(|comm| Ok(comm.barrier()?))
+        CommState::get(comm)?.with(|comm| Ok(comm.barrier()?))
     })
 }
 
 /// What `shmcclSubmit` calls once when an operation has ended, in whatever thread ended it, before
 /// any wait for it returns. It gets the `arg` of the call, the result, the text of a failure (empty
-/// for success) and the rank that it names, as the communicator numbers it, or -1. The progress of
-/// other operations may depend on its thread. So it waits for none, and what it calls or awaits of
-/// the same communicator is refused with `shmcclInvalidUsage`.
+/// for success) and the rank that it names, as the communicator numbers it, or -1. It calls no
+/// function of the same communicator.
 pub type shmcclDone_t = Option<unsafe extern "C" fn(*mut c_void, shmcclResult_t, *const c_char, c_int)>;
 
 /// Starts `ncalls` calls as one operation, several as in a group, and returns at once. Nothing
@@ -319,14 +314,12 @@ pub unsafe extern "C" fn shmcclSubmit(
     answer(|| {
         group::refuse("shmcclSubmit")?;
         let state = CommState::get(comm)?;
-        refuse_within_done(Arc::as_ptr(&state).addr())?;
         // SAFETY: the caller answers for the calls.
         let asked = unsafe { elements(calls, ncalls, "calls") }?;
         // SAFETY: the caller answers for their buffers.
         let calls = unsafe { check_all(&state, asked) }?;
-        let comm = Arc::as_ptr(&state).addr();
         let done =
-            Done { function: done, arg: arg.expose_provenance(), members: Arc::clone(state.members()), comm };
+            Done { function: done, arg: arg.expose_provenance(), members: Arc::clone(state.members()) };
         match request {
             Some(request) => {
                 *request = start(&state, calls, done)?;
@@ -371,14 +364,14 @@ fn run(state: &CommState, mut calls: Vec<Call>) -> Result<(), Failure> {
 
 /// Starts the calls as one operation.
 fn start(state: &Arc<CommState>, calls: Vec<Call>, done: Done) -> Result<shmcclRequest_t, Failure> {
-    let (status, comm) = (calls.iter().find_map(Call::status), done.comm);
+    let status = calls.iter().find_map(Call::status);
     let ended = move |outcome: &Result<(), Arc<Error>>| {
         done.tell(outcome.as_ref().err().map(|error| Failure::from(&**error)).as_ref());
     };
     let put = |taker: &mut Starting| calls.into_iter().try_for_each(|call| call.put(taker));
     let place = REQUESTS.reserve()?;
     let work = state.with(|comm| Ok(comm.start(ended, put)?))?;
-    Ok(place.fill(Arc::new(RequestState { work, status, comm })))
+    Ok(place.fill(Arc::new(RequestState { work, status })))
 }
 
 /// What is to be called when an operation has ended.
@@ -387,33 +380,10 @@ struct Done {
     arg: usize,
     /// The ranks of the communicator, which the operation does not keep.
     members: Arc<[Rank]>,
-    /// The address of the communicator's state.
-    comm: usize,
-}
-
-thread_local! {
-    /// The address of the communicator whose `done` this thread is in, or 0.
-    static WITHIN_DONE: Cell<usize> = const { Cell::new(0) };
-}
-
-/// # Errors
-/// This thread is in a `done` of the communicator: a call would wait for the very operation.
-fn refuse_within_done(comm: usize) -> Result<(), Failure> {
-    if WITHIN_DONE.get() != comm {
-        return Ok(());
-    }
-    let text = "called by the `done` of an operation of this communicator; leave it to another thread";
-    Err(Failure::usage(text.into()))
 }
 
 impl Done {
     fn tell(&self, failure: Option<&Failure>) {
-        let before = WITHIN_DONE.replace(self.comm);
-        self.call(failure);
-        WITHIN_DONE.set(before);
-    }
-
-    fn call(&self, failure: Option<&Failure>) {
         let Some(function) = self.function else { return };
         let (code, text, rank) = match failure {
             None => (shmcclSuccess, CString::default(), -1),
@@ -432,8 +402,6 @@ struct RequestState {
     work: Work,
     /// Whose message was received, where that is open.
     status: Option<StatusHandle>,
-    /// The address of the communicator's state.
-    comm: usize,
 }
 
 static REQUESTS: Handles<RequestState, { 1 << 16 }> = Handles::new(3, "request");
@@ -459,11 +427,7 @@ pub extern "C" fn shmcclRequestTest(request: shmcclRequest_t, isDone: Option<&mu
 pub extern "C" fn shmcclRequestWait(request: shmcclRequest_t, timeoutMs: u64) -> shmcclResult_t {
     let mut is_done = true;
     let waited = answer(|| {
-        let state = REQUESTS.get(request)?;
-        let work = state.work.clone();
-        if !work.is_done() {
-            refuse_within_done(state.comm)?;
-        }
+        let work = REQUESTS.get(request)?.work.clone();
         match timeoutMs {
             0 => work.wait()?,
             some => is_done = work.wait_timeout(Duration::from_millis(some))?,

@@ -65,9 +65,9 @@ impl TableCall {
         py.detach(|| self.submit(comm, None, 0, None))
     }
 
-    /// Starts it on `comm`. `done` is called with a code, a text and a rank when it has ended, by any
-    /// thread, unless the interpreter has ended before. Returns the code of `shmcclSubmit`, and the
-    /// number of the request.
+    /// Starts it on `comm`. `done` is called with a code, a text and a rank when it has ended, by
+    /// any thread, unless the interpreter has ended before. Returns the code of `shmcclSubmit`, and
+    /// the number of the request.
     fn start(&self, py: Python<'_>, comm: usize, done: Py<PyAny>) -> (c_int, usize) {
         py.detach(|| {
             let arg = Box::into_raw(Box::new(done));

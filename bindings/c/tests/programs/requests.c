@@ -54,28 +54,6 @@ static void started_collectives_are_done_in_order(void) {
     FAILS(shmcclInvalidArgument, "it was freed", shmcclRequestWait(requests[0], 0));
 }
 
-/* A `done` that calls and waits for the same communicator. */
-static void call_again(void *arg, shmcclResult_t result, const char *text, int lost) {
-    int32_t x = 1;
-    shmcclRequest_t request;
-    shmcclCall_t one = call(shmcclOpAllReduce, &x, &x, 1, 0, 0);
-    FAILS(shmcclInvalidUsage, "leave it to another thread", shmcclSubmit(comm, &one, 1, NULL, NULL, &request));
-    FAILS(shmcclInvalidUsage, "leave it to another thread", shmcclAllReduce(&x, &x, 1, shmcclInt32, shmcclSum, comm, NULL));
-    FAILS(shmcclInvalidUsage, "leave it to another thread", shmcclBarrier(comm));
-    tell(arg, result, text, lost);
-}
-
-static void a_done_that_calls_again_is_refused(void) {
-    int32_t x = 1, y = 0;
-    Told told = {0};
-    shmcclRequest_t request;
-    shmcclCall_t one = call(shmcclOpAllReduce, &x, &y, 1, 0, 0);
-    OK(shmcclSubmit(comm, &one, 1, call_again, &told, &request));
-    OK(shmcclRequestWait(request, 0));
-    OK(shmcclRequestFree(request));
-    EXPECT(told.calls == 1 && told.result == shmcclSuccess && y == n);
-}
-
 /* A synchronous call stands behind what was started, and an operation without a handle is done all the same. */
 static void synchronous_calls_stand_behind(void) {
     int32_t x = rank, y = 0, z = 0;
@@ -202,7 +180,6 @@ int main(void) {
     OK(shmcclCommUserRank(comm, &rank));
     OK(shmcclCommDuplicate(comm, &messages));
     started_collectives_are_done_in_order();
-    a_done_that_calls_again_is_refused();
     synchronous_calls_stand_behind();
     messages_progress_together();
     whoever_sends_is_named();

@@ -89,7 +89,7 @@ class Gate {
       is_given_ = !gate_.is_shut_;
     }
     ~Pass() {
-      if (--gate_.inside_ > 0 || !gate_.is_shut_) return;
+      if (--gate_.inside_ > 0 || !gate_.is_awaited_) return;
       std::lock_guard<std::mutex> lock(gate_.mutex_);
       gate_.left_.notify_all();
     }
@@ -107,9 +107,16 @@ class Gate {
   void shut() {
     shut_by_ = std::this_thread::get_id();
     is_shut_ = true;
+    settle();
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (has_others_) left_.wait_for(lock, kWayBack, [] { return false; });
+  }
+
+  // Waits a moment until those that were given have come back. What they hold is dropped then.
+  void settle() {
+    is_awaited_ = true;
     std::unique_lock<std::mutex> lock(mutex_);
     left_.wait_for(lock, kPatience, [&] { return inside_ <= 0; });
-    if (has_others_) left_.wait_for(lock, kWayBack, [] { return false; });
   }
 
   // Keeps a thread that would go back to an interpreter that has ended. The process ends without it.
@@ -125,7 +132,7 @@ class Gate {
 
   const std::thread::id first_ = std::this_thread::get_id();
   std::atomic<int> inside_{0};
-  std::atomic<bool> is_shut_{false}, has_others_{false};
+  std::atomic<bool> is_shut_{false}, is_awaited_{false}, has_others_{false};
   std::thread::id shut_by_;
   std::mutex mutex_;
   std::condition_variable left_;
@@ -887,6 +894,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     cancelled_ = true;
     State ready = State::ready;
     state_.compare_exchange_strong(ready, State::closed);
+    lock.unlock();
+    // Whoever has ended the last operation may hold the connection still, and this rank has not left until it is gone.
+    if (Callers::here == 0 && !within_callback) gate->settle();
   }
 
   // Gives the waits that begin from now on so much time.
