@@ -11,15 +11,13 @@
 //! | of another user, or with another version or job | is refused; the others are not concerned |
 //! | says nothing | is dropped when all are there, or first when there are too many |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together |
-//! | is a joiner too many | is told |
-//! | is a joiner and hangs up without a rank | is forgotten while others may take its place |
+//! | is a joiner too many, or hangs up without a rank | is told, or forgotten |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes after the failure, but not after the deadline | is told why, like the others |
 //! | has not come at the end of the shortest timeout | the meeting fails: that rank is missing |
 //!
-//! The timeout of a joiner without a rank does not count. One that has hung up is lost once all
-//! members are there and as many joiners have come, this one included, as there are places.
+//! The timeout of a joiner without a rank does not count.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -85,8 +83,6 @@ pub(super) struct Meeting {
     terms: Option<ClaimedTerms>,
     /// The host's patience until a rank comes; then the shortest timeout among those with a rank.
     deadline: Option<Grace>,
-    /// How many joiners have hung up before they had a rank.
-    gone_joiners: usize,
     /// Whether those who come after a failure are told of it.
     lingers: bool,
     /// The rank that hosts it, which those who come are told. They know its name only.
@@ -140,16 +136,7 @@ impl Meeting {
     /// Makes a meeting that is over at the end of the shortest timeout, or of `deadline` if no rank
     /// comes.
     pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Grace>) -> Self {
-        Self {
-            listener,
-            job_id,
-            connections: Vec::new(),
-            terms: None,
-            deadline,
-            gone_joiners: 0,
-            lingers: true,
-            host: None,
-        }
+        Self { listener, job_id, connections: Vec::new(), terms: None, deadline, lingers: true, host: None }
     }
 
     /// Lets it tell those who come that `rank` hosts it, and the number of the job.
@@ -335,9 +322,8 @@ impl Meeting {
                 }
             },
             (_, None) => {
-                self.gone_joiners += usize::from(connection.has_asked);
                 self.connections[index].socket = None;
-                self.check_gone_joiners()
+                Ok(())
             }
             (Ok(Incoming::Message(bytes, _)), Some(claim)) => {
                 Err(MeetingFailure::Lost(reported(&bytes).unwrap_or(claim.rank)))
@@ -384,27 +370,7 @@ impl Meeting {
             self.connections[index].until = until;
         }
         self.place_joiners();
-        self.check_gone_joiners()
-    }
-
-    /// Finds a joiner lost that has hung up without a rank, once nobody is to be expected who takes
-    /// its place.
-    fn check_gone_joiners(&self) -> Result<(), MeetingFailure> {
-        let Some(terms) = self.terms.filter(|_| self.gone_joiners > 0) else { return Ok(()) };
-        let (n_members, n_ranks) = (terms.term(Term::Members), terms.term(Term::NRanks));
-        let waits = |connection: &Connection| {
-            connection.has_asked && connection.claim.is_none() && connection.socket.is_some()
-        };
-        let joiners = self.claims().filter(|claim| claim.rank.get() >= n_members).count();
-        let members = self.claims().count() - joiners;
-        let places = (n_ranks - n_members) as usize;
-        let is_late = joiners < places && joiners + self.gone_joiners >= places;
-        if members < n_members as usize || !is_late || self.connections.iter().any(waits) {
-            return Ok(());
-        }
-        let is_free = |rank: &Rank| !self.claims().any(|claim| claim.rank == *rank);
-        let free = (n_members..n_ranks).map(Rank::known).find(is_free);
-        free.map_or(Ok(()), |rank| Err(MeetingFailure::Lost(rank)))
+        Ok(())
     }
 
     fn wait_until(&mut self, until: Option<Grace>) {

@@ -109,7 +109,7 @@ impl Job {
             }
             assert!(done.is_ok(), "rank {}: {done:?}", comm.rank());
             // So that it leaves at once and does not finalize.
-            Err(Error::Revoked { by: None, .. })
+            Err(Error::Revoked { by: None, awaited: None })
         };
         match launch_threads(self.n_ranks, &options, whole) {
             Ok(_) => {}

@@ -363,8 +363,8 @@ typedef struct {
      */
     uint64_t timeoutMs;
     /**
-     * The processes of all ranks in order, as `shmcclGetProcess` names them, or NULL. With them the
-     * meeting fails for all as one of them ends, also before it has come.
+     * The processes of all ranks in order, as `shmcclGetProcess` names them, or NULL. With them
+     * the meeting fails for all as one of them ends, also before it has come.
      */
     const shmcclProcess_t *processes;
 } shmcclConfig_t;
@@ -538,8 +538,8 @@ shmcclResult_t shmcclCommInitRank(shmcclComm_t *comm, int nranks, shmcclUniqueId
  * Does `shmcclCommInitRank` with options. `config` may be NULL.
  *
  * Duties of the caller:
- * `comm` is NULL, or a communicator handle can be written there. `processes` of `config` is NULL, or
- * leads to `nranks` of them.
+ * `comm` is NULL, or a communicator handle can be written there. `processes` of `config` is NULL,
+ * or leads to `nranks` of them.
  */
 shmcclResult_t shmcclCommInitRankConfig(shmcclComm_t *comm,
                                         int nranks,
@@ -645,8 +645,8 @@ shmcclResult_t shmcclCommRevokeAwaiting(shmcclComm_t comm, int rank);
 
 /**
  * Stores which ranks of `comm` hold the others up: they are awaited, and wait for nobody. `ranks`
- * has room for all ranks of `comm`; `count` says how many it is. Any thread may call it, also while
- * another one waits.
+ * has room for all ranks of `comm`; `count` says how many it is. Any thread may call it, also
+ * while another one waits.
  *
  * Duties of the caller:
  * `ranks` is NULL, or as many numbers as `comm` has ranks can be written there.

@@ -168,34 +168,6 @@ fn a_newcomer_that_hangs_up_is_lost_to_all_once_it_has_a_rank_and_forgotten_befo
 }
 
 #[test]
-fn a_newcomer_that_has_died_before_the_members_came_is_lost_to_them_once_nobody_takes_its_place() {
-    let member = |point: &MeetingPoint, rank, n_ranks| {
-        request(point, |request| JoinRequest { rank, n_ranks, n_members: 2, ..request })
-    };
-    let point_of_one = hosted("gone", memory);
-    drop(joiner(&point_of_one));
-    let members = [0, 1].map(|rank| member(&point_of_one, rank, 3));
-    for connection in &members {
-        assert_eq!(hear::<Lost>(connection).unwrap().member, 2);
-    }
-    let point_of_two = hosted("gone-of-two", memory);
-    drop(joiner(&point_of_two));
-    let members = [0, 1].map(|rank| member(&point_of_two, rank, 4));
-    let other = joiner(&point_of_two);
-    for connection in members.iter().chain([&other]) {
-        assert_eq!(hear::<Lost>(connection).unwrap().member, 3);
-    }
-    // Another one has taken its place.
-    let point = hosted("replaced", memory);
-    drop(joiner(&point));
-    let other = joiner(&point);
-    let members = [0, 1].map(|rank| member(&point, rank, 3));
-    for connection in members.iter().chain([&other]) {
-        assert!(hear::<Met>(connection).is_some());
-    }
-}
-
-#[test]
 fn a_meeting_that_ends_as_it_fails_tells_those_who_are_there_and_nobody_else() {
     let point = point("brief");
     MeetingHost::open(point.clone()).unwrap().ending_as_it_fails().start(|_| memory()).unwrap();

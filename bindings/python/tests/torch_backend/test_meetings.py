@@ -284,28 +284,11 @@ def test_every_timeout_names_who_has_not_come_on_every_rank(late, tmp_path):
     for rank, (good, told) in enumerate(outcomes(4, late_ones, str(tmp_path), late)):
         assert good, told
         for number, text in enumerate(told):
-            # A rank that another one has told reads of one that was late.
-            is_told = "has revoked" in text and number not in (1, 2)
+            # A rank that another one has told reads of one that was late, as the engine's own time-outs do.
             named = named_in(text)
-            assert set(named) <= set(late) and named if is_told else named == late, (rank, number, text)
+            assert named == late if number in (1, 2) else named and set(named) <= set(late), (rank, number, text)
             assert "revoked by rank" not in text, (rank, number, text)
             assert number not in (1, 2) or "failed to pass monitoredBarrier in 400 ms" in text
-
-
-def late_in_a_subgroup(rank, n, path):
-    group = dist.new_group([1, 2, 3], timeout=datetime.timedelta(seconds=30))
-    done = pathlib.Path(path) / "done"
-    if rank == 1:
-        work = dist.irecv(torch.zeros(1), 3, group)
-        with pytest.raises(dist.DistBackendError, match=r"awaiting rank 2 .*global rank 3"):
-            work.wait(datetime.timedelta(milliseconds=300))
-        done.touch()
-    while not done.exists():
-        time.sleep(0.01)
-
-
-def test_a_timeout_in_a_subgroup_names_the_late_rank_as_the_program_knows_it(tmp_path):
-    run(4, late_in_a_subgroup, str(tmp_path))
 
 
 def test_a_text_of_the_process_that_reads_it_again_is_of_an_earlier_group():
