@@ -37,13 +37,38 @@ def _namespace(kind: str) -> str:
 
 @functools.cache
 def _place() -> str:
-    """What two processes have in common that can share memory."""
+    """What two processes have in common that can share memory: words, of which one with a ``?`` is not known."""
     host = os.environ.get("SHMCCL_TORCH_HOST")
     if not host:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            host = file.read().strip()
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                host = file.read().strip()
+        except OSError:
+            host = "?"
     spaces = " ".join(map(_namespace, ("net", "pid", "user")))
     return f"boot {host} {spaces} uid {os.geteuid()}"
+
+
+def _may_share(one: str, other: str) -> bool:
+    """Whether no word of two places is known to differ."""
+    words, others = one.split(), other.split()
+    return len(words) == len(others) and all(a == b or "?" in (a[-1], b[-1]) for a, b in zip(words, others, strict=True))
+
+
+def _resolved(places: list) -> list:
+    """Gives a rank that cannot tell all of its place that of the nearest rank which can, where the two may be one.
+
+    All ranks have the same places before, and so after.
+    """
+
+    def resolve(rank, place):
+        if "?" not in place:
+            return place
+        nearest = sorted(range(len(places)), key=lambda peer: abs(peer - rank))
+        known = (places[peer] for peer in nearest if "?" not in places[peer] and _may_share(places[peer], place))
+        return next(known, place)
+
+    return [resolve(rank, place) for rank, place in enumerate(places)]
 
 
 def _places(store, name, rank, size, timeout):
@@ -60,7 +85,7 @@ def _places(store, name, rank, size, timeout):
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.005)
-    return [place.decode() for place in store.multi_get(keys)]
+    return _resolved([place.decode() for place in store.multi_get(keys)])
 
 
 @functools.cache
@@ -105,13 +130,14 @@ def _create(options, backend_options):
     if options.group_size == 1 or reconfigurable:
         return make(**group, ranks=ranks)
     places = _places(**group)
-    other = next((peer for peer, place in enumerate(places) if place != _place()), None)
+    own = places[options.group_rank]
+    other = next((peer for peer, place in enumerate(places) if place != own), None)
     if other is None:
         return make(**group, ranks=ranks)
     if os.environ.get("SHMCCL_TORCH_HOSTS") == "deny":
         raise dist.DistBackendError(
             f"shmccl: group '{options.group_id}': rank {other} cannot share memory with this one: it is at [{places[other]}], "
-            f"this one at [{_place()}], and SHMCCL_TORCH_HOSTS=deny"
+            f"this one at [{own}], and SHMCCL_TORCH_HOSTS=deny"
         )
     from ._hosts import SeveralHosts
 
