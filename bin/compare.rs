@@ -22,13 +22,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
-use shmccl::collective::tuning::Table;
 
 use crate::flags::ProxyPlace;
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::report::PerfRow;
-use crate::{failure, file};
+use crate::{failure, file, tuning};
 use conclusions::{Conclusions, Crossovers};
 use flags::{CompareArgs, CompareFiles};
 use series::{Series, Subject};
@@ -69,7 +68,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
         checked => checked?,
     }
     // A table that programs would refuse is refused before any process starts.
-    Table::load()?;
+    tuning::check_and_note()?;
     let series = match args.op {
         Some(test) => measure::operation(args, test)?,
         None => measure::puts(args)?,

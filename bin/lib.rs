@@ -25,6 +25,7 @@ mod run;
 mod table;
 mod top;
 mod tune;
+mod tuning;
 mod units;
 
 use std::ffi::OsString;
@@ -56,7 +57,7 @@ SHMCCL_LOG=launch=debug,info logs events of jobs to stderr, by subsystem and lev
 what its own processes do: launch in run, coordinator in coordinator, meeting, epoch and proxy in \
 device, perf, compare and tune. The ranks of run are programs of their own, and log to the \
 subscriber of `tracing` that they install.
-Sizes are whole numbers with K, M, G or T behind them (4K, 64MiB), all powers of two.
+Sizes are numbers with K, M, G or T behind them (4K, 64MiB, 1.5M), all powers of two.
 Tables go to stdout, everything else to stderr. NO_COLOR turns colour off.
 Exit code: 0 done, 1 failed or wrong data, 2 wrong usage, 128 plus the number of the signal that \
 stopped a job.

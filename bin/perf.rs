@@ -47,14 +47,13 @@ mod view;
 
 use anyhow::Result;
 use indicatif::ProgressBar;
-use shmccl::collective::tuning::Table;
 
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::{PerfReport, PerfRow};
 use crate::perf::test::{Test, TestChannel};
-use crate::{failure, file};
+use crate::{failure, file, tuning};
 use plan::{PATIENCE_MS, PerfPlan};
 use rounds::{in_rounds, rounds_of};
 
@@ -78,7 +77,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
         collective::table::plan(args, test)?;
     }
     if wanted.iter().any(|(test, _)| test.starts_processes()) {
-        Table::load()?;
+        tuning::check_and_note()?;
     }
     let (collective, others) = wanted.into_iter().partition::<Vec<_>, _>(|(test, _)| test.is_collective());
     let one_core = jobs::share_a_core(&args.job)?;

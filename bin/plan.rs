@@ -12,7 +12,7 @@ use shmccl_plan::lower::smallest;
 use shmccl_plan::{Lowered, Plan, Problem, Refusal, check, diff, draw, escaped, import, lower, show, write};
 
 use crate::execution_plan::{read, refused, try_read};
-use crate::failure::{DONE, FAILED, UsageError};
+use crate::failure::{DONE, FAILED, USAGE, UsageError};
 use crate::{failure, file, output};
 pub(crate) use flags::PlanArgs;
 use flags::{CheckArgs, DiffArgs, DrawArgs, ImportArgs, PlanCommand, ShowArgs};
@@ -84,7 +84,19 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
         let _ = writeln!(text, "  note: the plan is right without {needless}");
     });
     output::print(&text)?;
-    Ok(if report.is_clean() && gpu.is_empty() { DONE } else { FAILED })
+    Ok(match code(&report) {
+        DONE if !gpu.is_empty() => FAILED,
+        code => code,
+    })
+}
+
+/// Returns the exit code of a report: what is undecided is no verdict.
+fn code(report: &Report) -> u8 {
+    match report.is_clean() {
+        true => DONE,
+        false if report.is_undecided() => USAGE,
+        false => FAILED,
+    }
 }
 
 /// Reads and checks a plan, as far as it is one.
@@ -115,6 +127,9 @@ fn told(path: &Path, report: &Report) -> String {
             Some(classes) => classes.push(class),
             None => alike.push(vec![class]),
         }
+    }
+    if let Some(most) = report.right_up_to() {
+        let _ = writeln!(text, "  right up to messages of {most} bytes, and no longer ones:");
     }
     for classes in alike {
         let class = classes[0];
@@ -175,8 +190,8 @@ fn run_import(args: &ImportArgs) -> Result<u8> {
     output::note(told(&args.file, &imported.report).trim_end());
     if !imported.report.is_clean() && !args.unproved {
         output::note("not written, as it is not proved right; --unproved writes it");
-        return Ok(FAILED);
+        return Ok(code(&imported.report));
     }
     file::write(&args.output, write::write(&imported.plan).as_bytes()).context("the plan is not kept")?;
-    Ok(if imported.report.is_clean() { DONE } else { FAILED })
+    Ok(code(&imported.report))
 }

@@ -12,7 +12,6 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::collective::tuning::Table;
 use shmccl::coordinator::{
     Client, Coordinator, CoordinatorError, CoordinatorSettings, Device, DeviceEnd, DeviceId, DeviceKind,
     DeviceOptions, Fleet, FleetOptions, RuntimeDirectory,
@@ -22,7 +21,7 @@ use shmccl::launch::Program;
 
 use self::flags::{CoordinatorArgs, DeviceArgs};
 use crate::failure::{self, UsageError};
-use crate::{jobs, output};
+use crate::{jobs, output, tuning};
 
 /// Ends the help of `shmccl coordinator`.
 pub(crate) const HELP: &str = "\
@@ -94,7 +93,7 @@ pub(crate) fn coordinate(args: &CoordinatorArgs) -> Result<u8> {
         return Err(UsageError::new(what).into());
     }
     if !kinds.is_empty() {
-        Table::load()?;
+        tuning::check_and_note()?;
     }
     output::detach();
     let directory = RuntimeDirectory::open()?;
@@ -148,7 +147,7 @@ pub(crate) fn be_device(args: &DeviceArgs) -> Result<u8> {
     let device = match Device::from_env()? {
         Some(device) => device,
         None => {
-            Table::load()?;
+            tuning::check_and_note()?;
             let max_address = MIN_ADDRESS.saturating_add(args.memory);
             let options = DeviceOptions { max_address, timeout: args.timeout, core: args.core };
             Device::start(&RuntimeDirectory::open()?, &options).map_err(|error| match error {

@@ -19,13 +19,12 @@ use nix::unistd::Pid;
 use shmccl::Error;
 use shmccl::bootstrap::{ProxyMode, SegmentBacking};
 use shmccl::collective::PLANS_VARIABLE;
-use shmccl::collective::tuning::Table;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::error::ExitCause;
 use shmccl::heap::layout::HeapShape;
 use shmccl::launch::{JobOutcome, Launch, Program};
 
-use crate::{failure, log, output};
+use crate::{failure, log, output, tuning};
 use flags::{BecomeArgs, RunArgs};
 use lines::Lines;
 
@@ -70,7 +69,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     }
     check_directory(&args.segment)?;
     args.job.check_plans()?;
-    Table::load()?;
+    if args.quiet {
+        tuning::check()?
+    } else {
+        tuning::check_and_note()?
+    }
     output::detach();
     let orphans = Orphans::adopt();
     let launch = job(args)?;

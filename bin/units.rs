@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-/// Reads a size such as `8`, `4K`, `1M`, `64MiB` or `2GB`: a whole number and a unit. Every unit is
-/// a power of two, and case does not matter.
+/// Reads a size such as `8`, `4K`, `1M`, `64MiB` or `2GB`: a number and a unit. Every unit is a
+/// power of two, and case does not matter. The number may have decimals where whole bytes come of
+/// it: `128.5M`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let expected = || "expected a whole number with K, M, G or T behind it, such as 4K or 64MiB".to_owned();
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    if number.is_empty() {
-        return Err(expected());
-    }
+    let expected = || {
+        "expected a whole number with K, M, G or T behind it, or a decimal one that makes whole bytes, such as 4K, 64MiB or 128.5M"
+            .to_owned()
+    };
+    let (number, unit) = split_number(text).ok_or_else(expected)?;
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
@@ -21,8 +21,32 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(expected()),
     };
     let too_large = || "too large: sizes go up to 16 EiB".to_owned();
-    let number: u64 = number.parse().map_err(|_| too_large())?;
-    number.checked_mul(1 << shift).ok_or_else(too_large)
+    let (whole, decimals) = number;
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let whole = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
+    whole.checked_add(part_of(decimals, 1 << shift).ok_or_else(expected)?).ok_or_else(too_large)
+}
+
+/// Splits a number, as its whole and its decimal digits, from the unit behind it.
+fn split_number(text: &str) -> Option<((&str, &str), &str)> {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (whole, rest) = text.split_at(digits(text));
+    let (decimals, unit) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(digits(rest)),
+        None => ("", rest),
+    };
+    let is_number = !whole.is_empty() && decimals.is_empty() != rest.starts_with('.');
+    is_number.then_some(((whole, decimals), unit))
+}
+
+/// Returns the part of `unit` that decimals name, if that is whole.
+fn part_of(decimals: &str, unit: u64) -> Option<u64> {
+    let decimals = decimals.trim_end_matches('0');
+    // A power of two of up to 40 has as many decimals at most.
+    let places = u32::try_from(decimals.len()).ok().filter(|&places| places <= 20)?;
+    let (number, scale) = if places == 0 { (0, 1) } else { (decimals.parse().ok()?, 10_u128.pow(places)) };
+    let scaled = u128::checked_mul(number, unit.into()).filter(|part| part.is_multiple_of(scale))?;
+    u64::try_from(scaled / scale).ok()
 }
 
 /// Writes a size in the largest unit that divides it: `8 B`, `4 KiB`, `64 MiB`; and `1000 B`.
@@ -196,13 +220,37 @@ mod tests {
     }
 
     #[test]
+    fn a_size_may_have_decimals_where_whole_bytes_come_of_it() {
+        for (text, bytes) in [
+            ("128.5M", (128 << 20) + (1 << 19)),
+            ("1.50kib", 1536),
+            ("0.5K", 512),
+            ("2.0", 2),
+            ("1.000b", 1),
+            ("0.25G", 256 << 20),
+            ("0.0009765625k", 1),
+            ("1.5T", 3 << 39),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        assert!(parse_size("16777215.5T").is_ok() && parse_size("16777216.5T").is_err());
+    }
+
+    #[test]
     fn what_is_no_size_is_refused() {
         for text in [
             "",
             "K",
             "-1",
             "+1",
-            "1.5M",
+            "1.3K",
+            "1.5",
+            "1.",
+            ".5M",
+            "1..5M",
+            "1.5.5M",
+            "0.0000000001T",
+            "1e3",
             "4 K",
             "4KiBs",
             "4X",

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `shmccl::launch` | processes that start, join, fail, hang, are restarted; interrupts |
 //! | `shmccl::meeting` | meetings without a launcher; at level trace, each step into an epoch |
-//! | `shmccl::epoch` | epochs that are joined, end, and are followed by another |
+//! | `shmccl::epoch` | epochs that are joined, end, and are followed by another; unusable tables |
 //! | `shmccl::proxy` | proxies that start and stop, and triggers that are refused |
 //! | `shmccl::coordinator` | messages and decisions of a coordinator |
 

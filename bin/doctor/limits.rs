@@ -12,8 +12,11 @@ use crate::units::format_size;
 /// The memory of its own that a rank needs, with room for a little more.
 const OWN_MEMORY: u64 = 32 << 20;
 
-/// Checks the limits on descriptors, address space, data, file size, locked memory and CPU time,
-/// and system calls.
+/// The stack that the main thread of a rank needs, with room for what the program does itself.
+const MAIN_STACK: u64 = 1 << 20;
+
+/// Checks the limits on descriptors, address space, data, file size, locked memory, CPU time and
+/// stack, and system calls.
 pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
     let mut findings = vec![
         descriptors(soft(Resource::RLIMIT_NOFILE), job),
@@ -22,6 +25,7 @@ pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
         file_size(soft(Resource::RLIMIT_FSIZE), job),
         locked(soft(Resource::RLIMIT_MEMLOCK)),
         cpu_time(soft(Resource::RLIMIT_CPU)),
+        stack(soft(Resource::RLIMIT_STACK)),
     ];
     findings.extend(system_calls(&HostKernel::detect(), &try_calls()));
     findings
@@ -95,6 +99,12 @@ fn cpu_time(limit: Option<u64>) -> HostFinding {
     }
 }
 
+/// Checks the stack of the main thread of a program. Threads of the library have their own size.
+fn stack(limit: Option<u64>) -> HostFinding {
+    let advice = "a rank that does its calls in its main thread may overflow it; raise it: ulimit -s 8192";
+    enough("stack", limit, MAIN_STACK, advice.to_owned())
+}
+
 fn unlimited(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| format!("at most {}", format_size(limit)))
 }
@@ -162,6 +172,7 @@ mod tests {
             (descriptors(Some(32), JOB), "ulimit -n 128"),
             (address_space(Some(1 << 30), JOB), "ulimit -v"),
             (file_size(Some(1 << 20), JOB), "ulimit -f"),
+            (stack(Some(64 << 10)), "ulimit -s 8192"),
         ] {
             assert_eq!(finding.verdict, Severity::Warn);
             assert!(finding.advice.unwrap().contains(command));

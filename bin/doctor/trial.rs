@@ -56,12 +56,10 @@ fn tuning_table(named: Option<OsString>) -> HostFinding {
     }
     match (named.filter(|named| !named.is_empty()), usual) {
         (Some(named), _) => HostFinding::ok(topic, named.to_string_lossy()),
-        (None, Some(usual)) => match Table::read(&usual) {
-            Ok(_) => HostFinding::ok(topic, usual.to_string_lossy()),
-            Err(error) if usual.symlink_metadata().is_ok() => {
-                HostFinding::warn(topic, "built in", error.to_string())
-            }
-            Err(_) => HostFinding::ok(topic, "built in"),
+        (None, Some(usual)) => match (Table::passed_over(), Table::read(&usual)) {
+            (Some(error), _) => HostFinding::warn(topic, "built in", error.to_string()),
+            (None, Ok(_)) => HostFinding::ok(topic, usual.to_string_lossy()),
+            (None, Err(_)) => HostFinding::ok(topic, "built in"),
         },
         (None, None) => HostFinding::ok(topic, "built in"),
     }

@@ -109,6 +109,9 @@ impl PlannedTest {
         sizes.retain(|&size| self.does(size));
         sizes.sort_unstable();
         sizes.dedup();
+        if sizes.is_empty() {
+            return Err(self.refused(&self.why_not(least)));
+        }
         Ok(sizes)
     }
 
@@ -117,11 +120,13 @@ impl PlannedTest {
     /// # Errors
     /// There are none.
     pub(crate) fn fitting(&self, mut sizes: Vec<u64>) -> Result<Vec<u64>> {
+        let unfit = sizes.iter().copied().find(|&size| self.fits(size) && !self.does(size));
         sizes.retain(|&size| self.does(size));
-        if sizes.is_empty() {
-            return Err(self.refused(&format!("none of the sizes is a multiple of {}", self.unit_within())));
+        match unfit {
+            _ if !sizes.is_empty() => Ok(sizes),
+            Some(size) => Err(self.refused(&self.why_not(size))),
+            None => Err(self.refused(&format!("none of the sizes is a multiple of {}", self.unit_within()))),
         }
-        Ok(sizes)
     }
 
     /// Checks that the plan does all `sizes`, which `flag` has named.
@@ -129,9 +134,11 @@ impl PlannedTest {
     /// # Errors
     /// A size that it does not do: all of them are named.
     pub(crate) fn check_sizes(&self, sizes: &[u64], flag: &str) -> Result<()> {
-        let others: Vec<_> = sizes.iter().filter(|&&size| !self.does(size)).map(u64::to_string).collect();
+        let others: Vec<_> = sizes.iter().filter(|&&size| !self.fits(size)).map(u64::to_string).collect();
         if others.is_empty() {
-            return Ok(());
+            let refused = sizes.iter().find(|&&size| !self.does(size));
+            return refused
+                .map_or(Ok(()), |&size| Err(self.refused(&format!("{flag}: {}", self.why_not(size)))));
         }
         let (others, fitting) = (others.join(", "), self.unit_within());
         Err(self
@@ -145,6 +152,20 @@ impl PlannedTest {
             (min, u64::MAX) => format!("{unit} from {min} on"),
             (min, max) => format!("{unit} within {min}..={max}"),
         }
+    }
+
+    /// Whether messages of so many bytes are multiples of the unit, and within the limits.
+    fn fits(&self, size: u64) -> bool {
+        let (unit, limits) =
+            (granule(&self.plan).unwrap_or(0), self.plan.min_message..=self.plan.max_message);
+        size > 0 && unit > 0 && size.is_multiple_of(unit) && limits.contains(&size)
+    }
+
+    /// Says why the plan does no messages of so many bytes.
+    fn why_not(&self, size: u64) -> String {
+        let problem = lower(&self.plan, size).err().and_then(|problems| problems.into_iter().next());
+        let why = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+        format!("it does no messages of {size} bytes{why}")
     }
 
     /// Whether calls of so many bytes go by the plan. None of no bytes does.

@@ -20,7 +20,8 @@ pub(crate) struct PlanArgs {
 pub(crate) enum PlanCommand {
     /// Prove a plan right, or say where it hangs, races or computes the wrong thing
     ///
-    /// Exit code: 0 clean, 1 findings, 2 no verdict: wrong usage, no plan, or nowhere to write.
+    /// Exit code: 0 clean, 1 findings, 2 no verdict: undecided, wrong usage, no plan, or nowhere to
+    /// write.
     Check(CheckArgs),
     /// Run a plan in processes, and hold what comes out against its collective
     ///
@@ -37,7 +38,7 @@ pub(crate) enum PlanCommand {
     Diff(DiffArgs),
     /// Write a program in MSCCL's XML as a plan, once it is proved right
     ///
-    /// Exit code: 0 written and right, 1 findings, 2 no program, or nowhere to write.
+    /// Exit code: 0 written and right, 1 findings, 2 undecided, no program, or nowhere to write.
     Import(ImportArgs),
 }
 

@@ -90,8 +90,11 @@ fn check_classes(plan: &Plan, classes: &[Class]) -> Vec<ClassReport> {
 }
 
 fn check_class(plan: &Plan, class: &Class) -> ClassReport {
-    let lowered = &class.lowered;
     let mut report = ClassReport::new(class);
+    let Some(lowered) = &class.lowered else {
+        report.extend(class.undecided.iter().cloned());
+        return report;
+    };
     if let Some(finding) = too_large(plan, lowered) {
         report.add(finding);
         return report;

@@ -56,7 +56,7 @@ pub use code::{
 pub(crate) use counters::Counters;
 use operation::Lowering;
 pub(crate) use operation::gcd;
-pub(crate) use sizes::{Scaled, Sizes, chunks_of_message, slices, wrap_of};
+pub(crate) use sizes::{Scaled, Sizes, chunks_of_message, message_of, slices, wrap_of};
 pub use sizes::{granule, smallest};
 
 /// Compiles a plan for a message of that many bytes: of the output for allgather, else of the
@@ -81,7 +81,8 @@ pub(crate) fn lower_sized(plan: &Plan, sizes: &Sizes) -> Result<Lowered, Vec<Pro
         ranks.push(lower_rank(&mut lowering));
     }
     if problems.is_empty() {
-        return Ok(Lowered { message: sizes.message, chunk: sizes.chunk, overlap, ranks });
+        let (message, chunk, stands_for) = (sizes.message, sizes.chunk, sizes.stands_for.clone());
+        return Ok(Lowered { message, chunk, overlap, ranks, stands_for });
     }
     Err(problems)
 }

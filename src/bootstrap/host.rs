@@ -1,5 +1,5 @@
-//! The host of a meeting: a thread of the process that made the id. It sleeps until a process
-//! comes.
+//! The host of a meeting, in the process that made the id. Until a process comes, one thread waits
+//! for all meetings of the process (`waiting_hosts`). Then the host is a thread of its own.
 //!
 //! It receives the ranks and is the root of their bootstrap. It ends with Go, or when the meeting
 //! has failed. The job does not need it afterwards: life locks show deaths, as between processes of
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::SigSet;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, bind, listen, setsockopt, socket, sockopt,
 };
@@ -22,6 +21,7 @@ use super::meeting::{AssembledRanks, LateRounds, Meeting};
 use super::options::{Options, Placement};
 use super::root::{BootstrapRoot, MemberId, Offer, RootEvent};
 use super::socket::{poll_timeout, resource_error};
+use super::waiting_hosts::{WaitingHost, wait_for_first};
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::Rank;
@@ -94,8 +94,8 @@ impl MeetingHost {
         Self { lingers: false, ..self }
     }
 
-    /// Starts the thread. When all have come, it makes the control segment for their number by
-    /// `make_control`.
+    /// Starts to wait for processes. When all have come, a thread of the meeting makes the control
+    /// segment for their number by `make_control`.
     ///
     /// # Errors
     /// [`Error::ResourceLimit`].
@@ -103,23 +103,21 @@ impl MeetingHost {
         self,
         make_control: impl FnOnce(u32) -> Result<C> + Send + 'static,
     ) -> Result<()> {
-        let builder = std::thread::Builder::new().name("shmccl meeting".to_owned());
-        let thread = builder.spawn(move || {
-            // Signals are the application's. It cannot fail with a valid set.
-            let _ = SigSet::all().thread_block();
-            let patience = self.patience.map(|patience| Grace::begin(patience, HostKernel::clock()));
-            let meeting = Meeting::new(self.listener, self.point.job_id, patience);
-            let meeting = match self.rank {
+        let Self { listener, point, patience, lingers, rank } = self;
+        let patience = patience.map(|patience| Grace::begin(patience, HostKernel::clock()));
+        // The thread goes on by itself: it ends with the meeting, at the latest with the process.
+        let lead = Box::new(move |listener, patience| {
+            let meeting = Meeting::new(listener, point.job_id, patience);
+            let meeting = match rank {
                 Some(rank) => meeting.hosted_by(rank),
                 None => meeting,
             };
-            let meeting = if self.lingers { meeting } else { meeting.ending_as_it_fails() };
+            let meeting = if lingers { meeting } else { meeting.ending_as_it_fails() };
             if let Some(assembled) = meeting.assemble() {
-                run_root(assembled, &self.point, make_control);
+                run_root(assembled, &point, make_control);
             }
         });
-        // The thread goes on by itself: it ends with the meeting, at the latest with the process.
-        thread.map(drop).map_err(|error| resource_error("starting a thread", error))
+        wait_for_first(WaitingHost { listener, patience, lead })
     }
 }
 

@@ -51,6 +51,7 @@ mod root;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod waiting_hosts;
 
 pub(crate) use control_channel::{CancelToken, WaitGuard};
 #[cfg(feature = "coordinator")]

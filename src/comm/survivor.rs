@@ -9,7 +9,7 @@ use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{Rank, RankSet};
-use crate::shm::system::namespace;
+use crate::shm::system::{may_be_one_namespace, namespace};
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
@@ -169,7 +169,7 @@ impl OpenRound<'_> {
         if seal != self.seal([high, low]) {
             return Err(Error::NoMeeting { source: Errno::ESTALE.into() });
         }
-        if network != namespace("net") {
+        if !may_be_one_namespace(network, namespace("net")) {
             let needs = "one network namespace for all ranks";
             return Err(Error::Unavailable { operation: self.survivor.operation, needs });
         }

@@ -25,12 +25,12 @@ const DIGITS: usize = 32;
 /// It prints as [`UniqueId::TEXT_LEN`] ASCII characters without blanks, and parses from them. They
 /// fit into a file, an environment variable or an argument.
 ///
-/// The process that makes an id hosts the meeting, in a thread of its own that sleeps until a
-/// process comes. It need not be a rank, but must not end before all have met. An id serves one
-/// meeting, whether that succeeds or fails. It is valid on this machine, within one network
-/// namespace, for processes of the same effective user. Knowing it lets no other user in.
+/// The process that makes an id hosts the meeting. One thread of it sleeps until a process comes
+/// to any of its meetings. It need not be a rank, but must not end before all have met. An id
+/// serves one meeting, whether that succeeds or fails. It is valid on this machine, within one
+/// network namespace, for processes of the same effective user. Knowing it lets no other user in.
 ///
-/// An id that no rank uses within an hour is used up, so that neither thread nor socket stays.
+/// An id that no rank uses within an hour is used up, so that its socket does not stay.
 /// [`UniqueId::new_within`] takes another time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId {
@@ -218,6 +218,23 @@ mod tests {
             let joined = crate::Communicator::join_within(&id, Duration::from_secs(60));
             matches!(joined, Err(Error::NoMeeting { .. }))
         });
+    }
+
+    /// How many threads this process has.
+    fn threads() -> usize {
+        std::fs::read_dir("/proc/self/task").unwrap().count()
+    }
+
+    #[test]
+    fn ids_that_nobody_uses_take_one_thread_together_and_each_of_them_is_good() {
+        let before = threads();
+        let ids: Vec<_> = (0..200).map(|_| UniqueId::new().unwrap()).collect();
+        // Other tests start threads, too.
+        assert!(threads() < before + 100, "{before} before, {} now", threads());
+        for id in [&ids[0], &ids[100], &ids[199]] {
+            let comm = crate::Communicator::init_rank(1, id, 0).unwrap();
+            assert_eq!(comm.n_ranks(), 1);
+        }
     }
 
     #[test]

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -20,8 +19,7 @@ use super::directory::{DIRECTORY, ProcessEnvironment, RuntimeDirectory};
 use super::id::DeviceId;
 use crate::bootstrap::LAUNCHER;
 use crate::bootstrap::environment::set;
-use crate::shm::state_of_process;
-use crate::shm::system::pidfd_open;
+use crate::shm::system::{has_process_ended, pidfd_open};
 
 /// The variable that holds the [`Assignment`].
 pub(super) const DEVICE: &str = "SHMCCL_DEVICE";
@@ -147,10 +145,7 @@ impl KillableDevices {
 /// Whether the process of a device has ended, be it waited for or not. A process that the system
 /// does not show counts as living.
 pub(super) fn is_dead(device: DeviceId) -> bool {
-    match std::fs::read_to_string(format!("/proc/{device}/stat")) {
-        Ok(stat) => matches!(state_of_process(&stat), Some("Z" | "X")),
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    }
+    has_process_ended(device.get())
 }
 
 /// Whether this process was started as a device.

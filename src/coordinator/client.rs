@@ -20,7 +20,7 @@ use super::error::{CoordinatorError, RequestError, Result};
 use super::handshake::{COORDINATOR, NumberedReply, NumberedRequest, PeerRole, connect, garbled};
 use super::id::{CommId, GroupId};
 use super::metrics::Metrics;
-use super::request::{CallProgress, ClientRequest, CommStatus, DeviceStatus, Reply};
+use super::request::{CallProgress, Changes, ClientRequest, CommStatus, DeviceStatus, Reply};
 use super::wire::{Frames, IoContext, write};
 
 pub use sent::Sent;
@@ -104,6 +104,25 @@ impl Client {
     /// or another coordinator has taken over.
     pub fn status(&mut self, comm: CommId, settled: bool) -> Result<CommStatus> {
         self.status_of(ClientRequest::Status { comm, settled })
+    }
+
+    /// Returns how communicators have changed since the change of number `after`: every state that
+    /// one was in, however short. Of [`u64::MAX`] it returns the number of the newest change.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn changes(&mut self, after: u64) -> Result<Changes> {
+        let Reply::Changes(mut all) = self.ask(ClientRequest::Changes { after })? else {
+            return Err(unexpected());
+        };
+        while all.more {
+            let Reply::Changes(next) = self.ask(ClientRequest::Changes { after: all.last })? else {
+                return Err(unexpected());
+            };
+            all.changes.extend(next.changes);
+            (all.last, all.more, all.is_torn) = (next.last, next.more, all.is_torn || next.is_torn);
+        }
+        Ok(all)
     }
 
     /// Returns how all communicators are doing.
@@ -275,6 +294,16 @@ impl Client {
     /// [`RequestError::Ended`].
     pub fn destroy(&mut self, comm: CommId) -> Result<()> {
         self.end(ClientRequest::Destroy(comm))
+    }
+
+    /// Ends a communicator at once if nothing is in progress in it, nobody waits for it, and no
+    /// group takes calls but one that was `abandoned`; between that look and the end nothing can
+    /// begin.
+    ///
+    /// # Errors
+    /// [`RequestError::WrongState`] where it is not idle; [`RequestError::Ended`].
+    pub fn destroy_idle(&mut self, comm: CommId, abandoned: Option<GroupId>) -> Result<()> {
+        self.end(ClientRequest::DestroyIdle { comm, abandoned })
     }
 
     fn status_of(&mut self, request: ClientRequest) -> Result<CommStatus> {

@@ -27,6 +27,7 @@
 //! ([`CoordinatorAction::GiveUp`]). Otherwise, or if it is spared, it may come back, and is told to
 //! leave its communicator.
 
+mod changes;
 pub(super) mod comm;
 mod device_table;
 mod grow;
@@ -46,6 +47,7 @@ use super::metrics::CoordinatorCounters;
 use super::order::{DeviceOrder, DeviceReport};
 use super::request::{ClientRequest, CommStatus, Reply};
 use crate::launch::HangRule;
+use changes::RecentChanges;
 use comm::Comm;
 use device_table::DeviceTable;
 
@@ -195,6 +197,7 @@ pub(super) struct CoordinatorMachine {
     ended_in_order: VecDeque<CommId>,
     /// The dead members of adopted communicators, which do not come back.
     pub(super) dead: BTreeSet<DeviceId>,
+    changes: RecentChanges,
     counts: CoordinatorCounters,
     pub(super) actions: Vec<CoordinatorAction>,
 }

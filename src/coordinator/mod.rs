@@ -61,5 +61,5 @@ pub use handshake::VERSION;
 pub use id::{CommId, DeviceId, GroupId, InvalidGroupId};
 pub use machine::{CoordinatorSettings, MAX_DEVICES};
 pub use metrics::{CommMetrics, CoordinatorCounters, Metrics};
-pub use request::{CallProgress, CommState, CommStatus, DeviceStatus, GroupOutcome, StartedGroup};
+pub use request::{CallProgress, Changes, CommState, CommStatus, DeviceStatus, GroupOutcome, StartedGroup};
 pub use service::{Coordinator, HungDevice, RestartTally};

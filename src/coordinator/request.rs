@@ -31,6 +31,12 @@ pub(super) enum ClientRequest {
         /// The lowest number to return.
         from: CommId,
     },
+    /// Return how communicators have changed since, the oldest change first, some at a time.
+    Changes {
+        /// The number of the last change that the client knows. The highest asks for the number of
+        /// the newest one alone.
+        after: u64,
+    },
     /// Return all devices.
     Devices,
     /// Return the figures of the coordinator.
@@ -100,6 +106,14 @@ pub(super) enum ClientRequest {
     Finalize(CommId),
     /// End a communicator at once. Answered when its devices are free.
     Destroy(CommId),
+    /// End a communicator at once, if nothing is in progress in it and nobody waits for it.
+    /// Answered when its devices are free.
+    DestroyIdle {
+        /// The communicator.
+        comm: CommId,
+        /// The open group that nobody is there to end, if there is one.
+        abandoned: Option<GroupId>,
+    },
 }
 
 /// The reply to a request.
@@ -115,6 +129,8 @@ pub(super) enum Reply {
         /// Whether there are more behind them.
         more: bool,
     },
+    /// How communicators have changed.
+    Changes(Changes),
     /// All devices.
     Devices(Vec<DeviceStatus>),
     /// The figures of the coordinator.
@@ -131,6 +147,20 @@ pub(super) enum Reply {
     Located(Location),
     /// The communicator has ended, and its devices are free.
     Ended,
+}
+
+/// How communicators have changed, since a client has asked before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changes {
+    /// How they were doing after each change, the oldest first.
+    pub changes: Vec<CommStatus>,
+    /// The number of the last of these, behind which the next request asks.
+    pub last: u64,
+    /// Whether there are more.
+    pub more: bool,
+    /// Whether some are missing before these: too long ago, or of another coordinator.
+    pub is_torn: bool,
 }
 
 /// A group that takes calls.

@@ -23,10 +23,17 @@ pub(super) fn signal_name(signal: i32) -> String {
     named.map_or_else(|_| format!("signal {signal}"), |name| name.to_string())
 }
 
+/// A stack that the main thread of a program may well need.
+const SMALL_STACK: u64 = 1 << 20;
+
 /// Says which limit a signal stands for, and what to do.
 pub(super) fn limit_passed(signal: i32) -> &'static str {
     let is_limited = || getrlimit(Resource::RLIMIT_CPU).is_ok_and(|(_, hard)| hard != RLIM_INFINITY);
+    let has_small_stack = || getrlimit(Resource::RLIMIT_STACK).is_ok_and(|(soft, _)| soft < SMALL_STACK);
     match Signal::try_from(signal) {
+        Ok(Signal::SIGABRT | Signal::SIGSEGV | Signal::SIGBUS) if has_small_stack() => {
+            ", perhaps as its stack went past `ulimit -s`, which is small; raise that"
+        }
         Ok(Signal::SIGXCPU) => ", as its CPU time went past `ulimit -t`; raise that",
         Ok(Signal::SIGXFSZ) => ", as a file of it grew past `ulimit -f`; raise that",
         Ok(Signal::SIGKILL) if is_limited() => {

@@ -47,9 +47,10 @@ pub struct Leftover {
 /// - [`Error::InvalidArgument`] when no name can begin with `only`, such as a path: nothing is
 ///   searched.
 /// - [`Error::Os`] when `/dev/shm` cannot be read, or a name in it cannot be removed.
+/// - [`Error::Unavailable`] where `/proc` does not show who has a name open.
 pub fn clean(only: Option<&str>, dry_run: bool, on_found: &mut dyn FnMut(&Leftover)) -> Result<()> {
     only.map_or(Ok(()), check_name)?;
-    let open_files = open_files();
+    let open_files = open_files()?;
     let wanted = |prefix: &str| only.is_none_or(|only| only == prefix);
     for (prefix, names) in candidates()?.into_iter().filter(|(prefix, _)| wanted(prefix)) {
         let Some(claim) = SweepClaim::take(&prefix, dry_run)? else { continue };
@@ -189,7 +190,14 @@ fn remove(name: &str) -> Result<()> {
 
 /// Returns the files that processes of this user have open or mapped with a descriptor, by file
 /// system and inode.
-fn open_files() -> HashSet<(u64, u64)> {
+///
+/// # Errors
+/// [`Error::Unavailable`] where that cannot be told: that nothing is shown is no proof.
+fn open_files() -> Result<HashSet<(u64, u64)>> {
+    if !std::path::Path::new("/proc/self/fd").exists() {
+        let needs = "/proc, which shows what processes have open; mount one (mount -t proc proc /proc)";
+        return Err(Error::Unavailable { operation: "clean", needs });
+    }
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let descriptors = processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok());
     let files = descriptors.flatten().flatten().filter_map(|descriptor| {
@@ -198,7 +206,7 @@ fn open_files() -> HashSet<(u64, u64)> {
             target.starts_with("/dev/shm").then(|| std::fs::metadata(descriptor.path()).ok())??;
         Some((metadata.dev(), metadata.ino()))
     });
-    files.collect()
+    Ok(files.collect())
 }
 
 #[cfg(test)]

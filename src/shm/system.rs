@@ -470,31 +470,69 @@ impl Creator {
     /// process of another PID namespace has no number that is known here.
     #[must_use]
     pub fn pid_here(&self) -> Option<u64> {
-        (self.namespace == 0 || self.namespace == namespace("pid")).then_some(self.pid)
+        self.pid_in(namespace("pid"))
     }
 
-    /// Returns whether that process is known to have ended.
+    /// Returns the number of that process in the PID namespace `here`, unless that is known to be
+    /// another one.
+    fn pid_in(&self, here: u64) -> Option<u64> {
+        may_be_one_namespace(self.namespace, here).then_some(self.pid)
+    }
+
+    /// Returns whether that process is known to have ended. Where this process cannot tell its own
+    /// namespace, that of a creator which could may be another.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        self.pid_here().is_some() && !self.is_alive()
+        self.is_known_dead_in(namespace("pid"))
+    }
+
+    fn is_known_dead_in(&self, here: u64) -> bool {
+        (self.namespace == 0 || self.namespace == here) && !self.is_there()
     }
 
     /// Returns whether that process is seen to be there. An entry that waits for the parent to ask
     /// does not count. A process without a known start time is taken to be there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.pid_here().is_some()
-            && match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-                Ok(stat) if has_ended(&stat) => false,
-                Ok(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
-                Err(_) => false,
-            }
+        self.pid_here().is_some() && self.is_there()
     }
+
+    fn is_there(&self) -> bool {
+        match stat_of(self.pid) {
+            Some(stat) if has_ended(&stat) => false,
+            Some(stat) => self.start == 0 || start_time(&stat).is_none_or(|start| start == self.start),
+            None => is_numbered(self.pid),
+        }
+    }
+}
+
+/// Returns whether the process of that number has ended, be it waited for or not. One of which the
+/// system says nothing counts as living.
+#[cfg(feature = "coordinator")]
+pub(crate) fn has_process_ended(pid: u32) -> bool {
+    stat_of(pid.into()).map_or_else(|| !is_numbered(pid.into()), |stat| has_ended(&stat))
+}
+
+/// Returns `/proc/PID/stat`, where there is such a file, which may be hidden.
+fn stat_of(pid: u64) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+/// Returns whether some process has that number, also where `/proc` does not show it.
+fn is_numbered(pid: u64) -> bool {
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
+    pid.is_some_and(|pid| nix::sys::signal::kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH))
 }
 
 /// Returns the number of this process's namespace of a `kind`; 0 where the system does not tell.
 pub(crate) fn namespace(kind: &str) -> u64 {
     std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |namespace| namespace.ino())
+}
+
+/// Whether two numbers that [`namespace`] has returned may be of one namespace: what a process
+/// could not find out is no difference.
+pub(crate) fn may_be_one_namespace(one: u64, other: u64) -> bool {
+    one == 0 || other == 0 || one == other
 }
 
 /// Returns field 22 of `/proc/PID/stat`.
@@ -539,6 +577,29 @@ mod tests {
         assert_eq!((elsewhere.pid_here(), elsewhere.is_alive(), elsewhere.is_dead()), (None, false, false));
         let of_old = Creator { namespace: 0, ..me };
         assert_eq!((of_old.pid_here(), of_old.is_alive()), (Some(me.pid), true));
+    }
+
+    #[test]
+    fn a_namespace_that_a_process_cannot_find_out_is_no_other_one() {
+        let me = Creator::this_process();
+        assert_eq!((me.pid_in(0), me.pid_in(me.namespace + 1)), (Some(me.pid), None));
+        let one_is = |one, other| may_be_one_namespace(one, other);
+        assert_eq!(
+            [one_is(0, 7), one_is(7, 0), one_is(0, 0), one_is(7, 7), one_is(7, 8)],
+            [true, true, true, true, false]
+        );
+        // Nor does it prove that anybody is dead.
+        let dead = Creator { pid: u64::from(u32::MAX), ..me };
+        assert_eq!((dead.is_known_dead_in(me.namespace), dead.is_known_dead_in(0)), (true, false));
+    }
+
+    #[test]
+    fn a_process_that_proc_does_not_show_is_there_while_its_number_is() {
+        assert!(is_numbered(std::process::id().into()) && is_numbered(1));
+        assert!(!is_numbered(u64::from(u32::MAX)) && !is_numbered(0) && !is_numbered(u64::MAX));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(!is_numbered(child.id().into()));
     }
 
     #[test]

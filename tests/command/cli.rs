@@ -98,7 +98,7 @@ fn wrong_usage_is_exit_code_two_and_one_line_with_the_remedy() {
         (&["doctor", "--json"], "a value is required for '--json <FILE>'"),
         (&["perf", "put_latncy"], "'put_latency'"),
         (&["perf", "--jsn", "x"], "'--json'"),
-        (&["perf", "-b", "1.5M"], "expected a whole number"),
+        (&["perf", "-b", "1.3K"], "a decimal one that makes whole bytes"),
         (&["perf", "-g", "1"], "1 is not in 2..=256"),
         (&["compare", "-g", "2"], "required arguments were not provided: --op <OP>"),
         (&["compare", "--op", "put"], "expected one of all_reduce, reduce, broadcast"),

@@ -107,7 +107,7 @@ fn what_cannot_be_meant_is_exit_code_two_and_one_line() {
         (&["--algo", "ring"], "--algo has no effect with p2p; leave it out"),
         (&["--channel", "memory", "--proxy", "process"], "--proxy has no effect with --channel memory"),
         (&["--latency-bytes", "0"], "expected at least a byte"),
-        (&["--bandwidth-bytes", "1.5M"], "expected a whole number"),
+        (&["--bandwidth-bytes", "1.3M"], "expected a whole number"),
         (&["--json", "x", "--svg", "x"], "--json and --svg name the same file; give each its own"),
     ] {
         let output = run(words);

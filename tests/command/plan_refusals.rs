@@ -213,3 +213,50 @@ fn a_heap_that_a_plan_makes_too_large_is_told_with_its_scratch_and_the_flag_of_s
     let words = ["perf", "all_gather", "--plan", "generated/ag_2.json", "-b", "1T", "-e", "1T"];
     assert_refused(&shmccl(&words), &["messages of 1099511627776 bytes (--maxbytes) and 0 bytes of scratch"]);
 }
+
+/// Changes what semaphores begin with, where that is anything.
+fn with_credits(plan: &mut Value, credits: u32) {
+    for gpu in plan["gpus"].as_array_mut().unwrap() {
+        for semaphore in gpu["semaphores"].as_array_mut().unwrap() {
+            if semaphore["init_value"] != json!(0) {
+                semaphore["init_value"] = json!(credits);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_undecided_is_no_verdict() {
+    let changed = Changed::new("undecided", "upstream/allreduce_pipeline.json", |plan| {
+        with_credits(plan, 1 << 20);
+        let text = plan.to_string().replace("\"unit_size\":524288", "\"unit_size\":64");
+        *plan = serde_json::from_str(&text).unwrap();
+        plan["max_message_size"] = json!(1 << 20);
+    });
+    let checked = shmccl(&["plan", "check", &changed.file()]);
+    let told = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(2), "{told}");
+    assert!(told.contains(": undecided (allreduce") && told.contains("so many iterations"), "{told}");
+}
+
+#[test]
+fn a_size_that_is_a_multiple_and_reaches_beyond_scratch_is_refused_with_the_reason() {
+    let units = |plan: &mut Value| {
+        let text = plan.to_string().replace("\"unit_size\":1048576", "\"unit_size\":96");
+        *plan = serde_json::from_str(&text).unwrap();
+    };
+    let changed = Changed::new("beyond", "generated/ar_pipeline_2.json", units);
+    let refused = shmccl(&["plan", "run", &changed.file(), "--sizes", "64M,67109376"]);
+    let told = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("--sizes: it does no messages of 67109376 bytes: rank 0 block 0 operation"),
+        "{told}"
+    );
+    assert!(told.contains("of the scratch of rank 0") && !told.contains("multiples of"), "{told}");
+    let checked = shmccl(&["plan", "check", &changed.file()]);
+    let told = text(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{told}");
+    assert!(told.contains("right up to messages of 67108864 bytes, and no longer ones:"), "{told}");
+    assert!(told.contains("out of bounds: a message of 67108896 bytes is refused"), "{told}");
+}

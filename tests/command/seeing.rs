@@ -37,7 +37,7 @@ fn wait_in(report: &str, call: &str) -> usize {
 /// `shmccl` with these words.
 fn shmccl(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shmccl"));
-    command.args(words).env("SHMCCL_TUNING", "").env("NO_COLOR", "1");
+    support::heeding_interrupts(command.args(words).env("SHMCCL_TUNING", "").env("NO_COLOR", "1"));
     command
 }
 

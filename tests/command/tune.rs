@@ -168,3 +168,34 @@ fn what_cannot_be_done_is_told_before_anything_is_measured() {
     assert!(names(&home).is_empty());
     std::fs::remove_dir_all(home).unwrap();
 }
+
+/// What a table at the usual place may be that cannot be used, and what is said of it.
+const UNUSABLE: [(&[u8], &str); 3] = [
+    (b"version = 2\nmore = true\n", "line 1: is of version 2, and this is a reader of version 1"),
+    (b"", "missing field `version`"),
+    (b"\xff\xfe\0", "cannot be read"),
+];
+
+#[test]
+fn a_table_at_the_usual_place_that_cannot_be_used_is_a_warning_and_one_that_was_named_an_error() {
+    let home = scratch("passed-over");
+    let usual = home.join(".config/shmccl/tuning.toml");
+    std::fs::create_dir_all(usual.parent().unwrap()).unwrap();
+    for (content, told) in UNUSABLE {
+        std::fs::write(&usual, content).unwrap();
+        let run = ["run", "-n", "1", "--", "true"];
+        let passed_over = shmccl(&run, &home).output().unwrap();
+        let stderr = text(&passed_over.stderr);
+        assert_eq!(passed_over.status.code(), Some(0), "{stderr}");
+        let warnings: Vec<_> = stderr.lines().filter(|line| line.starts_with("warning: ")).collect();
+        let is_right =
+            |line: &str| line.contains("the built-in tuning table is taken") && line.contains(told);
+        assert!(matches!(&warnings[..], [one] if is_right(one)), "{told}: {stderr}");
+        let named = shmccl(&run, &home).env("SHMCCL_TUNING", &usual).output().unwrap();
+        let stderr = text(&named.stderr);
+        assert_eq!(named.status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains(told), "{told}: {stderr}");
+    }
+    std::fs::remove_dir_all(home).unwrap();
+}

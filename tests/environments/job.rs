@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error};
-use support::{Watchdog, is_running, plain_command, wait_until};
+use support::{Watchdog, heeding_interrupts, is_running, plain_command, wait_until};
 
 use crate::{descendants, forks, namespaces, pauses};
 
@@ -58,6 +58,7 @@ pub(crate) fn alone(scenario: &str) -> Command {
     let [program, args @ ..] = this_program();
     let mut command = Command::new(program);
     command.args(args).env(SCENARIO, scenario).env("SHMCCL_TUNING", "");
+    heeding_interrupts(&mut command);
     command
 }
 
@@ -72,6 +73,7 @@ pub(crate) fn launching(scenario: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "job::launching_process", "--nocapture"]).stdin(Stdio::null());
     command.env(LAUNCHES, scenario);
+    heeding_interrupts(&mut command);
     command
 }
 

@@ -79,3 +79,15 @@ fn a_job_runs_and_ends_in_a_directory_that_is_gone() {
     started.signal(Signal::SIGTERM);
     assert_eq!(started.end().0, 128 + Signal::SIGTERM as i32);
 }
+
+#[test]
+fn a_rank_that_a_small_stack_has_ended_is_told_with_the_remedy_and_doctor_has_a_row() {
+    let small = || Surroundings::plain().limited(Resource::RLIMIT_STACK, 64 << 10);
+    let mut run = shmccl(&["run", "-n", "1", "-q", "--", "sh", "-c", "kill -ABRT $$"]);
+    let (code, told) = end_of(small().around(&mut run));
+    assert_eq!((code, told.lines().count()), (134, 1), "{told}");
+    assert!(told.contains("perhaps as its stack went past `ulimit -s`"), "{told}");
+    let doctor = small().around(&mut shmccl(&["doctor", "--heap", "4M"])).output().unwrap();
+    let told = String::from_utf8(doctor.stdout).unwrap();
+    assert!(told.contains("warn stack: ") && told.contains("raise it: ulimit -s 8192"), "{told}");
+}

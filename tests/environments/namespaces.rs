@@ -63,6 +63,26 @@ pub(crate) fn report(mut comm: Communicator) -> shmccl::Result<()> {
     comm.finalize()
 }
 
+/// The rank whose number is in place of NUMBER sees no `/proc`, and so not its own namespaces.
+const WITHOUT_PROC: &str = r#"if [ "$SHMCCL_RANK" = NUMBER ]; then
+exec unshare --mount sh -c 'umount -l /proc && exec "$0" "$@"' "$@"; fi; exec "$@""#;
+
+#[test]
+fn a_rank_that_cannot_tell_its_namespace_goes_on_with_the_others() {
+    if !can_be_played("namespaces") {
+        return;
+    }
+    // Rank 0 is the host of the meeting of those who go on.
+    for rank in ["0", "1"] {
+        let script = WITHOUT_PROC.replace("NUMBER", rank);
+        let wrapper = ["sh", "-c", &script, "sh"];
+        let mut job = job_within(&["-n", "3", "-q", "--keep-going"], &wrapper, "shrink");
+        let (code, stderr, stdout) = Started::new(&mut job, 0).end();
+        let sums = stdout.lines().filter(|line| line.ends_with("sum 3")).count();
+        assert_eq!((code, sums), (0, 2), "rank {rank} sees no /proc: {stderr}{stdout}");
+    }
+}
+
 #[test]
 fn ranks_that_cannot_reach_each_other_over_sockets_say_so_and_end() {
     if !can_be_played("namespaces") {

@@ -1,7 +1,8 @@
 //! Signals that the starter has ignored or blocked.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -25,6 +26,18 @@ fn signals_that_the_starter_has_blocked_end_a_job_all_the_same() {
         let started = Started::new(surroundings.around(&mut waits), 2);
         started.signal(signal);
         assert_eq!(started.end().0, 128 + signal as i32);
+    }
+}
+
+#[test]
+fn a_command_of_the_tests_heeds_interrupts_though_they_run_in_the_background_of_a_script() {
+    for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGTERM] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("kill -{} $$; exit 3", signal as i32)]);
+        // What this process would have been started with.
+        Surroundings::plain().ignoring(signal).blocking(signal).around(&mut command);
+        let ended = support::heeding_interrupts(&mut command).status().unwrap();
+        assert_eq!(ended.signal(), Some(signal as i32), "{ended}");
     }
 }
 

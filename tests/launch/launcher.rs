@@ -73,7 +73,7 @@ impl Launcher {
         if trampoline {
             command.env(TRAMPOLINE, "1");
         }
-        let mut child = command.spawn().unwrap();
+        let mut child = support::heeding_interrupts(&mut command).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (told, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

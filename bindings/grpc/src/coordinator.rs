@@ -236,7 +236,13 @@ fn recycle(
     // No communicator ends for one that cannot be made all the same.
     let coming: usize = idle.iter().map(|it| it.devices.len().saturating_sub(it.lost.len())).sum();
     let Some(CommStatus { comm, .. }) = idle.first().filter(|_| coming >= wanting) else { return Ok(false) };
-    let ended = client.destroy(*comm);
+    let abandoned =
+        front.comms.with_known(*comm, |record| Some(record.open.as_ref()?.started.as_ref()?.group));
+    // Another call may have begun something in it since, so the coordinator looks once more.
+    let ended = client.destroy_idle(*comm, abandoned.flatten());
+    if let Err(CoordinatorError::Refused(RequestError::WrongState { .. })) = ended {
+        return Ok(true);
+    }
     front.comms.forget(*comm);
     match ended {
         // Another call has ended it meanwhile, for a communicator of its own.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use shmccl::coordinator::{
-    CallProgress, Client, Collective, CommId, CommState, CommStatus, CoordinatorError, DeviceCall,
-    DeviceReduceOp, GroupId, RequestError,
+    CallProgress, Changes, Client, Collective, CommId, CommState, CommStatus, DeviceCall, DeviceReduceOp,
+    GroupId,
 };
 use shmccl::heap::MIN_ADDRESS;
 use shmccl::reduce::DataType;
@@ -151,29 +151,46 @@ fn watched(client: &mut Client, comm: u64) -> Result<Vec<CommStatus>, Refusal> {
     }
 }
 
+/// What a look at communicators has found.
+struct Look {
+    /// How they are doing, or were after each change, in order.
+    all: Vec<CommStatus>,
+    /// The number of the last change among these.
+    last: u64,
+}
+
+/// Looks at the communicators that are watched: how they have changed since the change `after`, or
+/// how they are doing where that is not known any more.
+fn look(client: &mut Client, comm: u64, after: Option<u64>) -> Result<Look, Refusal> {
+    let is_watched = |status: &CommStatus| comm == 0 || status.comm == CommId::new(comm);
+    if let Some(after) = after {
+        let Changes { mut changes, last, is_torn, .. } = client.changes(after)?;
+        if !is_torn {
+            changes.retain(is_watched);
+            return Ok(Look { all: changes, last });
+        }
+    }
+    let before = client.changes(u64::MAX)?.last;
+    let mut all = watched(client, comm)?;
+    // What has changed meanwhile is told in full.
+    let Changes { mut changes, last, .. } = client.changes(before)?;
+    changes.retain(is_watched);
+    all.retain(|status| !changes.iter().any(|change| change.comm == status.comm));
+    all.extend(changes);
+    Ok(Look { all, last })
+}
+
 /// Sends how communicators are doing whenever that changes, until nobody listens, or the only one
-/// has ended.
+/// has ended. Every state is sent, however soon the next one follows.
 async fn watch(front: Arc<Front>, comm: u64, out: mpsc::Sender<Result<pool::CommStatus, Status>>) {
-    let mut known = BTreeMap::<CommId, CommStatus>::new();
+    let (mut known, mut after) = (BTreeMap::<CommId, CommStatus>::new(), None);
     while !out.is_closed() {
-        let asked: Vec<_> = known.keys().copied().collect();
-        let looked = front.connections.ask(Pace::Quick, move |client| {
-            let mut all = watched(client, comm)?;
-            let is_there = |comm: &CommId| all.iter().any(|it| it.comm == *comm);
-            let gone: Vec<_> = asked.into_iter().filter(|comm| !is_there(comm)).collect();
-            for comm in gone {
-                match client.status(comm, false) {
-                    // So long ago that the coordinator has forgotten it.
-                    Err(CoordinatorError::Refused(RequestError::Ended { .. })) => {}
-                    status => all.push(status?),
-                }
-            }
-            Ok(all)
-        });
-        let all = match looked.await {
-            Ok(all) => all,
+        let looked = front.connections.ask(Pace::Quick, move |client| look(client, comm, after)).await;
+        let Look { all, last } = match looked {
+            Ok(look) => look,
             Err(refusal) => return drop(out.send(Err(refusal)).await),
         };
+        after = Some(last);
         for status in all {
             let (id, has_ended) = (status.comm, status.state.has_ended());
             if known.get(&id) != Some(&status) && out.send(Ok(told(status.clone()))).await.is_err() {

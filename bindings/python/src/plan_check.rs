@@ -43,7 +43,8 @@ pub struct PyFinding {
 
 #[pymethods]
 impl PyFinding {
-    /// "deadlock", "value", "race", "unbalanced", "race-gpu", "undecided", or the kind of a note.
+    /// "deadlock", "value", "race", "unbalanced", "race-gpu", "out of bounds", "undecided", or the
+    /// kind of a note.
     #[getter]
     fn kind(&self) -> &'static str {
         self.finding.kind.name()

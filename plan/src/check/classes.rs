@@ -3,14 +3,17 @@
 //! Without pipelines the size changes nothing but the number of units. So one size stands for all
 //! in which slices lie to each other in one order, and each order is tried (`slices`). With
 //! pipelines a chunk may be smaller than a unit, take more iterations than counters have to give
-//! (`iterated`), or be larger than scratch wraps in. Units and wraps are scaled down together, for
-//! speed. Sizes beyond the limits of a plan are left out, as far as iterations depend on them.
+//! (`iterated`), or be larger than scratch wraps in (`wrapped`). Units and wraps are scaled down
+//! together, for speed. Sizes beyond the limits of a plan are left out, as far as iterations depend
+//! on them. A class that some message of it is refused in has nothing to run (`refused`).
 
 mod iterated;
+mod refused;
+mod wrapped;
 
 use std::collections::BTreeSet;
 
-use crate::lower::{Lowered, Scaled, Sizes, gcd, granule, lower_sized, slices, wrap_of};
+use crate::lower::{Lowered, Scaled, Sizes, granule, lower_sized, message_of, slices, wrap_of};
 use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgram, Reference};
 use crate::problem::{Place, Problem};
 
@@ -19,28 +22,50 @@ use super::report::Finding;
 use super::rule::{Rule, holds};
 use super::{findings, slices as cut};
 use iterated::{Iterated, Limits};
+use wrapped::{overlapping, wrapped};
 
 /// The most units of a chunk for which units and wraps keep their exact relation.
 const MAX_UNITS: usize = 2048;
-
-/// The most ways in which units lie to each other that are tried in chunks that wrap.
-const MAX_WAYS: usize = 32;
 
 /// A size class.
 #[derive(Debug)]
 pub(super) struct Class {
     /// What the class is.
     pub(super) about: String,
-    /// The plan at the size that stands for the class.
-    pub(super) lowered: Lowered,
-    /// What it does not stand for.
+    /// The bytes of a chunk of the message that stands for the class, and of that message.
+    pub(super) chunk: usize,
+    pub(super) message: u64,
+    /// The largest message that is too small for the class.
+    pub(super) above: Option<u64>,
+    /// The plan at a size that stands for the class; nothing where that message is refused.
+    pub(super) lowered: Option<Lowered>,
+    /// What it does not stand for, or why it is refused.
     pub(super) undecided: Vec<Finding>,
+}
+
+impl Class {
+    fn new(plan: &Plan, about: String, lowered: Lowered) -> Self {
+        let chunk = lowered.real_chunk();
+        let (message, lowered) = (message_of(plan, chunk), Some(lowered));
+        Self { about, chunk, message, above: None, lowered, undecided: Vec::new() }
+    }
+
+    /// Says that its messages are longer than those with chunks of so many bytes.
+    fn above(self, plan: &Plan, chunk: usize) -> Self {
+        Self { above: Some(message_of(plan, chunk)), ..self }
+    }
+}
+
+/// Names the messages whose chunks have so many bytes.
+fn messages(plan: &Plan, range: &str, chunk: usize) -> String {
+    format!("messages of {range}{} bytes", message_of(plan, chunk))
 }
 
 /// Returns the class of one message: just that size.
 pub(super) fn of_message(plan: &Plan, message: u64) -> Result<Class, Vec<Problem>> {
     let lowered = crate::lower(plan, message)?;
-    Ok(Class { about: format!("messages of {message} bytes"), lowered, undecided: Vec::new() })
+    let about = format!("messages of {message} bytes");
+    Ok(Class { message, ..Class::new(plan, about, lowered) })
 }
 
 /// Returns all classes that the limits of a plan allow. The first is that of the smallest messages.
@@ -56,7 +81,7 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
     let about = match (pipelines.units.iter().min(), has_chunks) {
         (_, false) => "a plan without input and output, whose chunks have no bytes".to_owned(),
         (None, _) => "messages of all sizes".to_owned(),
-        (Some(least), _) => format!("chunks of at most {least} bytes"),
+        (Some(&least), _) => messages(plan, "at most ", least),
     };
     let iterated = Iterated::of(plan, &pipelines).filter(|_| has_chunks);
     if let Some(classes) = iterated.as_ref().map_or(Ok(None), Iterated::each_size)? {
@@ -94,7 +119,7 @@ fn other_slices(plan: &Plan, pipelines: &Pipelines, classes: &mut Vec<Class>) ->
     let is_tried = |units: usize| plan.alignment * units >= low && holds(Rule::SlicesLieOtherwise);
     for units in lengths.others.iter().filter(|&&units| is_tried(units)) {
         let chunk = plan.alignment * units;
-        let about = format!("chunks of {chunk} bytes, whose slices lie otherwise");
+        let about = format!("{}, whose slices lie otherwise", messages(plan, "", chunk));
         classes.push(class(plan, about, chunk, None)?);
     }
     // In a pipeline, what is left out may lie otherwise in what each iteration covers.
@@ -158,7 +183,7 @@ fn names_scratch(plan: &Plan, program: &RankProgram, block: &Block, operation: &
 
 fn class(plan: &Plan, about: String, chunk: usize, scaled: Option<&Scaled>) -> Result<Class, Vec<Problem>> {
     let sizes = Sizes::of_chunk(plan, chunk, scaled).map_err(|problem| vec![problem])?;
-    Ok(Class { about, lowered: lower_sized(plan, &sizes)?, undecided: Vec::new() })
+    Ok(Class::new(plan, about, lower_sized(plan, &sizes)?))
 }
 
 /// Several iterations, before scratch wraps: of chunks, and of slices.
@@ -178,74 +203,11 @@ fn many_iterations(
         let several = largest.saturating_mul(iterated.late().saturating_add(3)).saturating_add(unit);
         let most = (iterated.limits.high / common).saturating_mul(unit).max(unit);
         let chunk = several.saturating_mul(slices(plan)).min(most);
-        let about = format!("slices of more than {least} bytes");
-        classes.push(class(plan, about, chunk, Some(&scaled))?);
+        let about = format!("{}, whose slices have more than {least}", messages(plan, "more than ", least));
+        classes.push(class(plan, about, chunk, Some(&scaled))?.above(plan, least));
         if pipelines.shapes.len() > 1 {
             classes[0].undecided.push(findings::many_units());
         }
     }
     Ok(())
-}
-
-/// Chunks, and slices, that wrap twice.
-fn wrapped(
-    plan: &Plan,
-    (pipelines, iterated): (&Pipelines, &Iterated<'_>),
-    (unit, wrap): (usize, usize),
-    classes: &mut Vec<Class>,
-) -> Result<(), Vec<Problem>> {
-    let wraps: Vec<_> = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).collect();
-    let finite = || wraps.iter().copied().filter(|&wrap| wrap < usize::MAX);
-    let largest = pipelines.units.iter().copied().max().unwrap_or(1);
-    let exact = finite().fold(iterated.common, gcd);
-    let is_approximate = finite().max().unwrap_or(0) / exact > MAX_UNITS;
-    let common = if is_approximate { iterated.common } else { exact };
-    // One unit more than a whole number of them, where the wrap is no whole number of units.
-    let scale = |bytes: usize| match bytes {
-        usize::MAX => usize::MAX,
-        bytes => (bytes / common).saturating_mul(unit * 2) + if bytes % common > 0 { unit } else { 0 },
-    };
-    let scaled = Scaled { unit: (2 * unit, common), wraps: wraps.iter().map(|&wrap| scale(wrap)).collect() };
-    let most = finite().map(scale).max().unwrap_or(0);
-    let chunk =
-        scale(largest).saturating_mul(iterated.late().saturating_add(1)).saturating_add(2 * most + unit);
-    let longest = scale(iterated.limits.high).max(unit);
-    let about = format!("chunks of more than {wrap} bytes, which wrap in scratch");
-    let mut undecided: Vec<_> = is_approximate.then(findings::approximate).into_iter().collect();
-    // As in chunks that do not wrap, units that differ lie to each other in several ways.
-    let ways = if pipelines.shapes.len() > 1 { iterated.period().saturating_mul(2) } else { 1 };
-    undecided.extend((ways > MAX_WAYS).then(findings::many_units));
-    for way in (0..ways.min(MAX_WAYS)).filter(|_| holds(Rule::ChunksWrap)) {
-        let chunk = chunk.saturating_add(way.saturating_mul(unit)).min(longest);
-        let class = class(plan, about.clone(), chunk, Some(&scaled))?;
-        classes.push(Class { undecided: undecided.clone(), ..class });
-    }
-    if pipelines.have_slices && holds(Rule::SlicesWrap) {
-        let chunk = chunk.saturating_mul(slices(plan)).min(longest);
-        let about = format!("slices of more than {wrap} bytes, which wrap in scratch");
-        match class(plan, about, chunk, Some(&scaled)) {
-            Ok(class) => classes.push(Class { undecided, ..class }),
-            Err(problems) => classes[0].undecided.extend(problems.first().map(findings::refused_later)),
-        }
-    }
-    Ok(())
-}
-
-/// Chunks that are a little longer than scratch has room from one to the next. Where an operation
-/// reaches beyond scratch then, longer ones are refused, too.
-fn overlapping(plan: &Plan, pipelines: &Pipelines, (unit, wrap): (usize, usize), at: Place) -> Option<Class> {
-    let common = pipelines.units.iter().copied().reduce(gcd);
-    let largest = pipelines.units.iter().max().map_or(0, |most| most / common.unwrap_or(1) * unit);
-    let least = 2 * largest.max(unit);
-    let scale = |program| match wrap_of(plan, program) {
-        usize::MAX => usize::MAX,
-        bytes => bytes.div_ceil(wrap).saturating_mul(least),
-    };
-    let scaled = Scaled {
-        unit: common.map_or((1, 1), |common| (unit, common)),
-        wraps: plan.ranks.iter().map(scale).collect(),
-    };
-    let about = format!("chunks of more than {wrap} bytes, which overlap in scratch");
-    let class = class(plan, about, least + plan.alignment, Some(&scaled)).ok()?;
-    Some(Class { undecided: vec![findings::overlapping(at, wrap)], ..class })
 }

@@ -4,7 +4,7 @@ use super::machine::{Chance, Count, MAX_LIVE};
 use super::memory::{Access, Hazard, Origin, Race};
 use super::report::{Finding, Kind};
 use super::value::MAX_PARTS;
-use crate::lower::Lowered;
+use crate::lower::{Lowered, message_of};
 use crate::plan::Plan;
 use crate::problem::{Place, Problem};
 
@@ -58,6 +58,20 @@ pub(super) fn approximate() -> Finding {
         "the units of pipelines do not divide what scratch wraps in, and were scaled roughly".to_owned(),
         "choose a unit that divides 64 MiB (32 MiB with two halves) by the chunks of scratch",
     )
+}
+
+/// Says from which message on operations reach beyond scratch. The chunks are the longest that is
+/// right, and the next one.
+pub(super) fn out_of_bounds(plan: &Plan, (right, wrong): (usize, usize), problem: &Problem) -> Finding {
+    let (right, wrong) = (message_of(plan, right), message_of(plan, wrong));
+    Finding {
+        kind: Kind::OutOfBounds,
+        what: format!("a message of {wrong} bytes is refused, and so are longer ones: {problem}"),
+        remedy: format!(
+            "set `max_message_size` to {right}, or choose a `unit_size` that divides what scratch wraps in"
+        ),
+        places: vec![problem.place],
+    }
 }
 
 /// Says that credits outlast the iterations that were tried.
@@ -157,24 +171,34 @@ pub(super) fn race(plan: &Plan, lowered: &Lowered, kind: Kind, race: &Race) -> F
         Hazard::WriteAfterWrite => ("overwrites", "writes"),
         Hazard::WriteAfterRead => ("overwrites", "reads"),
     };
-    let first_byte = race.spot.cell * plan.alignment;
+    let spot = &race.spot;
+    let first_byte = lowered.real_byte(spot.rank, spot.buffer, spot.cell * plan.alignment);
     let bytes = format!(
         "bytes {first_byte}..{} of buffer \"{}\" of rank {}",
-        first_byte + plan.alignment,
-        race.spot.buffer,
-        race.spot.rank
+        first_byte + lowered.real_len(plan.alignment),
+        spot.buffer,
+        spot.rank
     );
     let launches = match race.second.launch.cmp(&race.first.launch) {
         std::cmp::Ordering::Equal => String::new(),
         _ => format!(" (launch {} against {})", race.second.launch, race.first.launch),
     };
-    let more = if race.cells > 1 { format!(", and {} more units", race.cells - 1) } else { String::new() };
+    let more = more_units(lowered, race.cells - 1, "");
     let places = [&race.first, &race.second].map(|access| place(lowered, access)).into_iter().collect();
     Finding {
         kind,
         what: format!("{second} {one} {bytes}{more}, which {first} {other}{launches}, in no order"),
         remedy: remedy(lowered, kind, race),
         places,
+    }
+}
+
+/// Says that more units are wrong; how many, where they were not scaled down.
+pub(super) fn more_units(lowered: &Lowered, more: usize, when: &str) -> String {
+    match more {
+        0 => String::new(),
+        _ if lowered.is_scaled() => format!(", and more{when}"),
+        more => format!(", and {more} more units{when}"),
     }
 }
 

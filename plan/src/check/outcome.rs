@@ -9,7 +9,8 @@ use super::report::{Finding, Kind};
 use super::rule::{Rule, holds};
 use super::value::{Expression, Leaves, Parts, TooManyParts, Value};
 use crate::collective::Collective;
-use crate::plan::{Operator, Plan};
+use crate::lower::Lowered;
+use crate::plan::{Buffer, Operator, Plan};
 use crate::problem::Place;
 
 /// Units of a result that are not what the collective says.
@@ -45,7 +46,7 @@ pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
         found.extend(permutation(machine, launches));
     }
     if holds(Rule::OperatorsAgree) {
-        found.extend(unequal_operators(plan, &operators));
+        found.extend(unequal_operators(plan, machine, &operators));
     }
     if found.is_empty() && collective == Collective::AllReduce {
         found.extend(unequal_orders(machine, launches));
@@ -57,12 +58,12 @@ pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
 type Operators = BTreeMap<Operator, (usize, usize)>;
 
 /// Checks that all results are combined by one operator.
-fn unequal_operators(plan: &Plan, operators: &Operators) -> Option<Finding> {
+fn unequal_operators(plan: &Plan, machine: &Machine<'_>, operators: &Operators) -> Option<Finding> {
     let mut all = operators.iter();
     let ((one, of_one), (other, of_other)) = (all.next()?, all.next()?);
     let told = |operator: &Operator, &(rank, cell): &(usize, usize)| {
-        let first = cell * plan.alignment;
-        format!("bytes {first}..{} of the output of rank {rank} by {operator}", first + plan.alignment)
+        let (first, last) = real_bytes(plan, machine.lowered, rank, cell);
+        format!("bytes {first}..{last} of the output of rank {rank} by {operator}")
     };
     let (first, second) = (told(one, of_one), told(other, of_other));
     Some(Finding {
@@ -161,38 +162,45 @@ fn agrees(Parts { leaves, operators }: &Parts, expected: &[Expression]) -> bool 
 }
 
 fn wrong_value(plan: &Plan, machine: &Machine<'_>, rank: usize, wrong: &Wrong) -> Finding {
-    let first = wrong.cell * plan.alignment;
-    let last = first + plan.alignment;
-    let reasons = reasons(&wrong.parts.leaves, &wrong.expected);
-    let more = match wrong.more {
-        0 => String::new(),
-        more => format!(", and {more} more units over all launches"),
-    };
+    let lowered = machine.lowered;
+    let (first, last) = real_bytes(plan, lowered, rank, wrong.cell);
+    let unit =
+        |cell: u32| lowered.real_byte(rank, Buffer::Input, cell as usize * plan.alignment) / plan.alignment;
+    let reasons = reasons(&wrong.parts.leaves, &wrong.expected, &unit);
+    let more = findings::more_units(lowered, wrong.more, " over all launches");
     Finding {
         kind: Kind::Value,
         what: format!(
             "bytes {first}..{last} of the output of rank {rank}, launch {}{more}: {reasons}; they are {}",
             wrong.launch + 1,
-            machine.values.told(wrong.value)
+            machine.values.told(wrong.value, &unit)
         ),
         remedy: "follow these bytes in `plan show`".to_owned(),
         places: vec![Place::rank(rank)],
     }
 }
 
-/// Says in which ways the inputs that were combined are not those expected.
-fn reasons(leaves: &Leaves, expected: &[Expression]) -> String {
+/// Returns the bytes of an output that a cell of it stands for.
+fn real_bytes(plan: &Plan, lowered: &Lowered, rank: usize, cell: usize) -> (usize, usize) {
+    let first = lowered.real_byte(rank, Buffer::Output, cell * plan.alignment);
+    (first, first + lowered.real_len(plan.alignment))
+}
+
+/// Says in which ways the inputs that were combined are not those expected. `unit` numbers their
+/// cells.
+fn reasons(leaves: &Leaves, expected: &[Expression], unit: &impl Fn(u32) -> usize) -> String {
     let mut told = Vec::new();
     for leaf in expected.iter().filter(|leaf| !leaves.contains_key(leaf)) {
         if let Expression::Input { rank, cell, .. } = leaf {
-            told.push(format!("rank {rank}'s input (unit {cell}) is missing"));
+            told.push(format!("rank {rank}'s input (unit {}) is missing", unit(*cell)));
         }
     }
     for (leaf, count) in leaves {
         match leaf {
             Expression::Undefined => told.push("there are undefined bytes".to_owned()),
             Expression::Input { rank, launch, cell } if !expected.contains(leaf) => {
-                told.push(format!("rank {rank}'s input (unit {cell}) of launch {launch} does not belong"));
+                let unit = unit(*cell);
+                told.push(format!("rank {rank}'s input (unit {unit}) of launch {launch} does not belong"));
             }
             Expression::Input { rank, .. } if *count > 1 => {
                 told.push(format!("rank {rank} counts {count} times"))

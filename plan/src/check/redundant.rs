@@ -43,11 +43,16 @@ impl fmt::Display for Redundant {
 #[must_use]
 pub fn redundant(plan: &Plan) -> Vec<Redundant> {
     let Ok(classes) = classes::all(plan) else { return Vec::new() };
-    if classes.iter().any(|class| too_large(plan, &class.lowered).is_some()) || !is_right(plan) {
+    let lowered: Option<Vec<_>> = classes.iter().map(|class| class.lowered.as_ref()).collect();
+    let Some(lowered) = lowered.filter(|all| all.iter().all(|lowered| too_large(plan, lowered).is_none()))
+    else {
+        return Vec::new();
+    };
+    if !is_right(plan) {
         return Vec::new();
     }
-    let candidates = Candidates::of(&classes[0].lowered).groups();
-    let steps = classes.iter().fold(1, |steps: usize, class| steps.saturating_add(class.lowered.steps()));
+    let candidates = Candidates::of(lowered[0]).groups();
+    let steps = lowered.iter().fold(1, |steps: usize, lowered| steps.saturating_add(lowered.steps()));
     let tried = candidates.len().min(MAX_STEPS / steps);
     let needless = candidates[..tried].iter().filter(|parts| is_right(&without(plan, parts)));
     let found = needless.map(|parts| Redundant::Piece(parts.iter().map(Part::place).collect()));
@@ -177,7 +182,8 @@ fn leave_out(operations: &mut Vec<Operation>, index: usize, slot: usize) {
 fn is_right(plan: &Plan) -> bool {
     let Ok(classes) = classes::all(plan) else { return false };
     classes.iter().all(|class| {
-        let mut machine = Machine::new(&class.lowered, plan.alignment, Model::STRICT);
+        let Some(lowered) = &class.lowered else { return false };
+        let mut machine = Machine::new(lowered, plan.alignment, Model::STRICT);
         machine.run();
         !machine.is_cut_short
             && machine.memory.races.is_empty()

@@ -25,6 +25,8 @@ pub enum Kind {
     Unbalanced,
     /// Two accesses in no order where a block is many threads, as on a GPU.
     RaceOnGpu,
+    /// Some message makes an operation reach beyond scratch, and is refused.
+    OutOfBounds,
     /// It depends on the schedule, or is too large, and was not decided.
     Undecided,
     /// A source of the proxy may be overwritten after the launch.
@@ -47,6 +49,7 @@ impl Kind {
             Self::Value => "value",
             Self::Unbalanced => "unbalanced",
             Self::RaceOnGpu => "race-gpu",
+            Self::OutOfBounds => "out of bounds",
             Self::Undecided => "undecided",
             Self::MissingFlush => "missing flush",
             Self::RelaxedOrder => "relaxed signals only",
@@ -90,13 +93,19 @@ pub struct ClassReport {
     pub about: String,
     /// The bytes of a chunk that stand for them.
     pub chunk: usize,
+    /// The message with such chunks, which findings speak of.
+    pub message: u64,
+    /// The largest message that is too small for the class, where there is one.
+    pub above: Option<u64>,
     /// What was found.
     pub findings: Vec<Finding>,
 }
 
 impl ClassReport {
     pub(super) fn new(class: &Class) -> Self {
-        Self { about: class.about.clone(), chunk: class.lowered.chunk, findings: Vec::new() }
+        let Class { about, chunk, message, above, .. } = class;
+        let (about, chunk, message, above) = (about.clone(), *chunk, *message, *above);
+        Self { about, chunk, message, above, findings: Vec::new() }
     }
 
     pub(super) fn add(&mut self, finding: Finding) {
@@ -157,6 +166,19 @@ impl Report {
         !self.classes.iter().any(|class| class.worst().is_some_and(Kind::is_error))
     }
 
+    /// Whether a size was left undecided, and nothing wrong was found in any.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.worst() == Some(Kind::Undecided)
+    }
+
+    /// Returns the largest message up to which all are right, where only longer ones are not.
+    #[must_use]
+    pub fn right_up_to(&self) -> Option<u64> {
+        let wrong = self.classes.iter().filter(|class| class.worst().is_some_and(Kind::is_error));
+        wrong.map(|class| class.above).min()?
+    }
+
     /// Returns the first finding of the worst kind, if that is an error.
     pub(crate) fn first_error(&self) -> Option<&Finding> {
         let findings = self.classes.iter().flat_map(|class| &class.findings);
@@ -197,6 +219,7 @@ impl Report {
             json!({
                 "sizes": class.about,
                 "chunk": class.chunk,
+                "message": class.message,
                 "verdict": class.verdict(),
                 "notes": names(&class.notes()),
                 "findings": class.findings.iter().map(finding).collect::<Vec<_>>(),
@@ -208,6 +231,7 @@ impl Report {
             "ranks": self.ranks,
             "clean": self.is_clean(),
             "verdict": self.verdict(),
+            "right_up_to": self.right_up_to(),
             "notes": names(&self.notes()),
             "classes": self.classes.iter().map(class).collect::<Vec<_>>(),
         })

@@ -118,11 +118,11 @@ impl Values {
         self.told_with(value, &mut left, &leaf)
     }
 
-    /// Tells a value as a reader would write it.
-    pub(super) fn told(&self, value: Value) -> String {
+    /// Tells a value as a reader would write it. `unit` numbers the cells of inputs.
+    pub(super) fn told(&self, value: Value, unit: &impl Fn(u32) -> usize) -> String {
         let leaf = |expression| match expression {
             Expression::Input { rank, launch, cell } => {
-                format!("rank {rank}'s unit {cell} of launch {launch}")
+                format!("rank {rank}'s unit {} of launch {launch}", unit(cell))
             }
             _ => "undefined bytes".to_owned(),
         };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::sizes::StandsFor;
 use crate::collective::Overlap;
 use crate::plan::{Buffer, ChannelKind, Code, Operator};
 use crate::problem::Place;
@@ -17,9 +18,35 @@ pub struct Lowered {
     pub overlap: Overlap,
     /// The code of each rank.
     pub ranks: Vec<RankCode>,
+    /// The real message, where a checker has scaled it down.
+    pub(super) stands_for: Option<StandsFor>,
 }
 
 impl Lowered {
+    /// Whether this message stands for a longer one.
+    pub(crate) fn is_scaled(&self) -> bool {
+        self.stands_for.is_some()
+    }
+
+    /// Returns the bytes of a chunk of the message that this one stands for.
+    pub(crate) fn real_chunk(&self) -> usize {
+        self.stands_for.as_ref().map_or(self.chunk, StandsFor::chunk)
+    }
+
+    /// Returns where the byte `at` of a buffer is in the message that this one stands for.
+    pub(crate) fn real_byte(&self, rank: usize, buffer: Buffer, at: usize) -> usize {
+        match (&self.stands_for, buffer) {
+            (None, _) => at,
+            (Some(real), Buffer::Scratch) => real.in_scratch(rank, at, self.ranks[rank].half),
+            (Some(real), _) => real.in_message(at),
+        }
+    }
+
+    /// Returns how many bytes of the message that this one stands for so many are.
+    pub(crate) fn real_len(&self, bytes: usize) -> usize {
+        self.stands_for.as_ref().map_or(bytes, |real| real.grown(bytes).max(bytes))
+    }
+
     /// Returns how many steps all blocks take together in a launch.
     #[must_use]
     pub fn steps(&self) -> usize {

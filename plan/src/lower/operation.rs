@@ -329,9 +329,11 @@ fn reach(transfer: &Transfer, wrap: usize, around: Option<Loop>) -> usize {
     if used >= wrap / common {
         return (wrap - common + around.unit).min(wrap - common + transfer.bytes);
     }
-    (0..used)
+    // Within a lap the last iteration reaches farthest, or the one before it where that is short.
+    let laps = (0..transfer.bytes.div_ceil(wrap)).map(|lap| ((lap + 1) * wrap - 1) / around.unit);
+    laps.chain([used.saturating_sub(2)])
         .map(|iteration| {
-            let (first, bytes) = transfer.extent(iteration);
+            let (first, bytes) = transfer.extent(iteration.min(used - 1));
             first % wrap + bytes
         })
         .max()

@@ -17,6 +17,8 @@ pub(crate) struct Sizes {
     pub(crate) ranks: Vec<RankSizes>,
     /// What the units of pipelines are multiplied with and divided by.
     pub(crate) unit_scale: (usize, usize),
+    /// What the sizes stand for, where they are scaled down.
+    pub(crate) stands_for: Option<StandsFor>,
 }
 
 /// The sizes of one rank, in bytes.
@@ -62,7 +64,9 @@ impl Sizes {
         let ranks = plan.ranks.iter().enumerate();
         let ranks = ranks.map(|(rank, program)| rank_sizes(plan, rank, program, chunk, scaled));
         let ranks = ranks.collect::<Option<_>>().ok_or_else(|| too_large(message))?;
-        Ok(Self { message, chunk, ranks, unit_scale: scaled.map_or((1, 1), |scaled| scaled.unit) })
+        let unit_scale = scaled.map_or((1, 1), |scaled| scaled.unit);
+        let stands_for = scaled.map(|scaled| StandsFor::of(plan, chunk, scaled));
+        Ok(Self { message, chunk, ranks, unit_scale, stands_for })
     }
 }
 
@@ -73,6 +77,79 @@ pub(crate) struct Scaled {
     pub(crate) unit: (usize, usize),
     /// The wrap of each rank.
     pub(crate) wraps: Vec<usize>,
+}
+
+/// The real message that a scaled one stands for, and where its bytes are there.
+///
+/// Bytes grow by the scale of units. Each lap of a chunk in scratch is as long as the real wrap,
+/// which may have been scaled down by more than the units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StandsFor {
+    /// What bytes are multiplied with and divided by.
+    grow: (usize, usize),
+    /// The bytes of a scaled chunk, and of the real one.
+    chunk: (usize, usize),
+    /// The shortest wrap, scaled and real.
+    wrap: (usize, usize),
+    /// By rank, from one chunk of scratch to the next, scaled and real.
+    strides: Vec<(usize, usize)>,
+    /// How many bytes of scratch hold a byte of payload.
+    packets: usize,
+    /// The unit of the plan, of which real places are multiples.
+    unit: usize,
+}
+
+impl StandsFor {
+    fn of(plan: &Plan, chunk: usize, scaled: &Scaled) -> Self {
+        let wraps: Vec<_> = (plan.ranks.iter().zip(&scaled.wraps))
+            .map(|(program, &wrap)| (wrap, if wrap == usize::MAX { wrap } else { wrap_of(plan, program) }))
+            .collect();
+        let mut found = Self {
+            grow: (scaled.unit.1, scaled.unit.0),
+            chunk: (chunk, chunk),
+            wrap: wraps.iter().copied().min().unwrap_or((usize::MAX, usize::MAX)),
+            strides: Vec::new(),
+            packets: if plan.protocol == Protocol::LowLatency { 2 } else { 1 },
+            unit: plan.alignment,
+        };
+        found.chunk.1 = found.along(chunk);
+        let stride = |&(short, long): &(usize, usize)| (chunk.min(short), found.chunk.1.min(long));
+        found.strides = wraps.iter().map(stride).collect();
+        found
+    }
+
+    /// Returns the bytes of the real chunk.
+    pub(crate) fn chunk(&self) -> usize {
+        self.chunk.1
+    }
+
+    /// Returns how many bytes so many are, in whole units.
+    pub(crate) fn grown(&self, bytes: usize) -> usize {
+        bytes.saturating_mul(self.grow.0) / self.grow.1 / self.unit * self.unit
+    }
+
+    /// Returns where the byte `at` of a chunk is.
+    fn along(&self, at: usize) -> usize {
+        let (short, long) = self.wrap;
+        let laps = if short == usize::MAX { 0 } else { at / short };
+        laps.saturating_mul(long).saturating_add(self.grown(at - laps * short.min(at)))
+    }
+
+    /// Returns where the byte `at` of input or output is.
+    pub(crate) fn in_message(&self, at: usize) -> usize {
+        let (short, long) = self.chunk;
+        (at / short).saturating_mul(long).saturating_add(self.along(at % short))
+    }
+
+    /// Returns where the byte `at` of the scratch of a rank is, whose halves have so many.
+    pub(crate) fn in_scratch(&self, rank: usize, at: usize, half: usize) -> usize {
+        let (short, long) = self.strides[rank];
+        let halves = at.checked_div(half).unwrap_or(0);
+        let rest = at - halves * half;
+        let chunks = half / short * halves + rest / self.packets / short * self.packets;
+        let within = self.grown(rest - rest / self.packets / short * self.packets * short);
+        chunks.saturating_mul(long).saturating_add(within)
+    }
 }
 
 /// Says why a message does not fit, and which next to it do.
@@ -152,7 +229,7 @@ pub(crate) fn chunks_of_message(plan: &Plan) -> u64 {
 }
 
 /// Returns the message whose chunks have so many bytes.
-fn message_of(plan: &Plan, chunk: usize) -> u64 {
+pub(crate) fn message_of(plan: &Plan, chunk: usize) -> u64 {
     chunks_of_message(plan).saturating_mul(chunk as u64)
 }
 

@@ -129,7 +129,7 @@ fn no_size_that_a_plan_allows_makes_it_wrong_but_where_scratch_wraps_without_cre
         }
     }
     assert!(
-        matches!(&found[..], [one] if one.starts_with("generated/ar_pipeline_2: chunks of more than 33554432")),
+        matches!(&found[..], [one] if one.starts_with("generated/ar_pipeline_2: messages of more than 67108864")),
         "{found:#?}"
     );
 }

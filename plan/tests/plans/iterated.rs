@@ -172,7 +172,7 @@ fn a_plan_of_one_size_is_judged_by_that_size() {
     is(&load("false_clean/credits_fixed"), Some(Kind::Deadlock));
     let report = is(&load("false_clean/fixed_size"), None);
     let about: Vec<_> = report.classes.iter().map(|class| class.about.as_str()).collect();
-    assert_eq!(about, ["chunks of 64 bytes"]);
+    assert_eq!(about, ["messages of 128 bytes"]);
 }
 
 #[test]

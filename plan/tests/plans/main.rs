@@ -13,4 +13,5 @@ mod musts;
 mod mutants;
 mod on_a_gpu;
 mod shown;
+mod wrapped;
 mod written;

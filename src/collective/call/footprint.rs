@@ -218,7 +218,7 @@ mod tests {
             count,
             root: 0,
             tag: 0,
-            status: None,
+            receipt: None,
             reducer: None,
             layout: None,
             input,

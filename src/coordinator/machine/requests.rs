@@ -25,6 +25,7 @@ impl CoordinatorMachine {
             ClientRequest::Init { devices, keep_going } => self.init(request_id, devices, keep_going),
             ClientRequest::Status { comm, settled } => self.status(request_id, comm, settled),
             ClientRequest::List { from } => Ok(Some(self.list(from))),
+            ClientRequest::Changes { after } => Ok(Some(Reply::Changes(self.changes.since(after)))),
             ClientRequest::Devices => Ok(Some(self.devices())),
             ClientRequest::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
             ClientRequest::GroupStart(comm) => self.start_group(comm).map(Some),
@@ -44,6 +45,9 @@ impl CoordinatorMachine {
             ClientRequest::Locate { device, settled } => self.locate(request_id, device, settled),
             ClientRequest::Finalize(comm) => self.finalize(request_id, comm),
             ClientRequest::Destroy(comm) => self.destroy(request_id, comm),
+            ClientRequest::DestroyIdle { comm, abandoned } => {
+                self.check_idle(comm, abandoned).and_then(|()| self.destroy(request_id, comm))
+            }
         };
         if let Some(reply) = answer.transpose() {
             self.reply(request_id, reply);
@@ -271,6 +275,18 @@ impl CoordinatorMachine {
             self.reply(request_id, Err(RequestError::Ended { comm, why: Some(reason.clone()) }));
         }
         Ok(None)
+    }
+
+    /// Checks that nothing is in progress in a communicator, that nobody waits for it, and that no
+    /// group takes calls but one that was `abandoned`.
+    fn check_idle(&mut self, comm: CommId, abandoned: Option<GroupId>) -> Result<(), RequestError> {
+        let found = self.comm(comm)?;
+        let rests = matches!(found.stage, CommStage::Ready | CommStage::Failed { .. });
+        let is_open = found.open.as_ref().is_some_and(|open| Some(open.id) != abandoned);
+        if rests && found.waiting.is_empty() && !is_open {
+            return Ok(());
+        }
+        Err(RequestError::WrongState { comm, state: found.state(), needs: "idle".to_owned() })
     }
 
     pub(super) fn comm(&mut self, comm: CommId) -> Result<&mut Comm, RequestError> {

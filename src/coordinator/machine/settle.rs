@@ -30,7 +30,12 @@ impl CoordinatorMachine {
         let all: Vec<_> = self.comms.keys().copied().collect();
         for id in all {
             let Some(mut comm) = self.comms.remove(&id) else { continue };
-            while self.step(&mut comm) {}
+            self.changes.note(comm.status());
+            while self.step(&mut comm) {
+                self.changes.note(comm.status());
+            }
+            // A step that enters no other stage may change the rest.
+            self.changes.note(comm.status());
             let is = (comm.state(), comm.epoch);
             if is_worth_logging(comm.logged.replace(is), is) {
                 self.actions.push(CoordinatorAction::Log(LogEntry::Comm(comm.status())));

@@ -586,3 +586,43 @@ fn what_all_ranks_were_in_is_told_with_the_group_that_failed_by_that_and_not_in_
     }
     assert_eq!(kept, 64, "those that have ended last");
 }
+
+#[test]
+fn what_is_ended_for_want_of_devices_is_idle_at_that_very_moment() {
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    let end = |abandoned| ClientRequest::DestroyIdle { comm: COMM, abandoned };
+    let is_busy = |answer| matches!(answer, Err(RequestError::WrongState { .. }));
+    // A client has seen it ready, and another one has a call under way since.
+    fixture.call().unwrap();
+    assert!(is_busy(fixture.answer(end(None))));
+    fixture.end_group(&Ok(()));
+    assert_eq!(fixture.status().last.map(|last| last.failure), Some(None), "it was executed");
+    // A group takes calls, unless it is known that nobody ends it.
+    let Ok(Reply::GroupStarted(open)) = fixture.answer(ClientRequest::GroupStart(COMM)) else { panic!() };
+    assert!(is_busy(fixture.answer(end(None))));
+    assert_eq!(fixture.answer(end(Some(open.group))), Ok(Reply::Ended));
+    assert_eq!(fixture.machine.table.free().len(), 2);
+}
+
+#[test]
+fn who_watches_is_told_of_a_failure_however_soon_the_others_go_on() {
+    let mut fixture = Fixture::new(3);
+    fixture.init(3, true);
+    let Ok(Reply::Changes(now)) = fixture.answer(ClientRequest::Changes { after: u64::MAX }) else {
+        panic!()
+    };
+    fixture.call().unwrap();
+    let lost = DeviceId::new(2);
+    fixture.tasks.remove(&lost);
+    fixture.devices.remove(&lost);
+    fixture.happen(CoordinatorEvent::Gone(lost));
+    assert_eq!(fixture.status().state, CommState::Ready, "it has gone on already");
+    let Ok(Reply::Changes(told)) = fixture.answer(ClientRequest::Changes { after: now.last }) else {
+        panic!()
+    };
+    let mut states: Vec<_> = told.changes.iter().map(|it| it.state).collect();
+    states.dedup();
+    assert_eq!(states, [CommState::InProgress, CommState::Failed, CommState::Ready], "{told:#?}");
+    assert!(!told.is_torn && !told.more);
+}

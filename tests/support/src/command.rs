@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::heeding_interrupts;
+
 /// Returns the command at `executable` with an empty input, without the variables that change what
 /// it does or prints, and with the built-in tuning table, whatever was measured on this machine.
 pub fn plain_command(executable: &str) -> Command {
@@ -20,6 +22,7 @@ pub fn plain_command(executable: &str) -> Command {
         command.env_remove(variable);
     }
     command.env("SHMCCL_TUNING", "");
+    heeding_interrupts(&mut command);
     command
 }
 

@@ -19,5 +19,5 @@ pub use command::{copy_program, plain_command};
 pub use long::long;
 pub use orphans::await_all_children;
 pub use process::{is_running, wait_until};
-pub use surroundings::Surroundings;
+pub use surroundings::{Surroundings, heeding_interrupts};
 pub use watchdog::Watchdog;

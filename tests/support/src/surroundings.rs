@@ -24,6 +24,17 @@ pub struct Surroundings {
     limits: Vec<(Resource, u64)>,
     user: Option<u32>,
     core: Option<CpuSet>,
+    heeded: Vec<Signal>,
+}
+
+/// What asks a process to end, and is ignored in one that a shell has started in the background, or
+/// `nohup`.
+const INTERRUPTS: [Signal; 4] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGTERM];
+
+/// Has `command` started as from a terminal, whatever this process was started by: interrupts end
+/// it, and none is blocked.
+pub fn heeding_interrupts(command: &mut Command) -> &mut Command {
+    Surroundings { heeded: INTERRUPTS.to_vec(), ..Surroundings::plain() }.around(command)
 }
 
 impl Surroundings {
@@ -111,6 +122,13 @@ impl Surroundings {
     }
 
     fn enter(&self) -> io::Result<()> {
+        for heeded in &self.heeded {
+            // SAFETY: no handler is installed.
+            unsafe { signal(*heeded, SigHandler::SigDfl) }?;
+        }
+        if !self.heeded.is_empty() {
+            self.heeded.iter().copied().collect::<SigSet>().thread_unblock()?;
+        }
         for ignored in &self.ignored {
             // SAFETY: no handler of this program is replaced by one that could not run; it is about
             // to be another.

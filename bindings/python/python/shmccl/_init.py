@@ -112,9 +112,12 @@ def _first_number(text):
 
 def _parent():
     """Names the process that has started this one, where nothing else tells jobs apart."""
-    with open(f"/proc/{os.getppid()}/stat") as stat:
-        started = stat.read().rpartition(")")[2].split()[19]
-    return f"parent={os.getppid()}@{started}"
+    parent = f"parent={os.getppid()}"
+    try:
+        with open(f"/proc/{os.getppid()}/stat") as stat:
+            return f"{parent}@{stat.read().rpartition(')')[2].split()[19]}"
+    except OSError:
+        return parent
 
 
 def _meet(key, job, settings):

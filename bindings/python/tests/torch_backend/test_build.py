@@ -103,6 +103,27 @@ def test_a_shim_of_another_torch_is_refused_with_both_versions_named(tmp_path):
         _build.load(tmp_path / "nothing.so")
 
 
+def test_what_else_lies_in_the_cache_under_the_name_of_the_shim_is_replaced_or_passed_over(tmp_path, monkeypatch):
+    fake = tmp_path / "fake"
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "SHMCCL_SHIM_TORCH=9.9\\0" > "$2"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    monkeypatch.setenv("SHMCCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(_build, "prebuilt", lambda: tmp_path / "none")
+    made = _build.cached()
+    made.parent.mkdir()
+    for leave in (lambda: made.write_bytes(b""), lambda: made.write_bytes(b"no library"), lambda: made.symlink_to("/nonexistent")):
+        made.unlink(missing_ok=True)
+        leave()
+        assert _build.built_for(_build.find()) == "9.9"
+    made.unlink()
+    made.mkdir()
+    with pytest.raises(_build.ShimUnavailable, match="cannot be put into .*set SHMCCL_CACHE to another folder"):
+        _build.find()
+    with pytest.raises(_build.ShimUnavailable, match="of no known version"):
+        _build.load(made)
+
+
 def test_a_shim_that_a_package_carries_needs_neither_compiler_nor_cache(tmp_path):
     done = two_ranks(tmp_path, _build.find())
     assert done.returncode == 0, done.stderr

@@ -309,6 +309,47 @@ def test_a_group_of_several_hosts_can_be_forbidden_and_says_where_they_are(tmp_p
     run(2, elsewhere, str(tmp_path / "store"))
 
 
+def in_the_dark(rank, n, path):
+    import shmccl.torch
+
+    dist.destroy_process_group()
+    os.environ["SHMCCL_TORCH_HOSTS"] = "deny"
+    if rank == 1:
+        # As where there is no /proc.
+        shmccl.torch._namespace = lambda kind: f"{kind}:?"
+    shmccl.torch._place.cache_clear()
+    init(rank, n, path, timeout=30)
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [3.0] * 3
+
+
+def test_a_rank_that_cannot_tell_where_it_is_may_share_memory_with_the_others(tmp_path):
+    run(3, in_the_dark, str(tmp_path / "store"))
+
+
+def test_what_a_rank_cannot_find_out_is_no_difference(monkeypatch):
+    import shmccl.torch
+    from shmccl.torch import _meeting
+
+    place = "boot {} net:[{}] pid:[2] user:[3] uid {}".format
+    here, there, dark = place("a", 1, 0), place("b", 7, 0), "boot ? net:? pid:? user:? uid {}".format
+    resolved = _meeting.resolved
+    assert resolved([here, dark(0), here]) == [here] * 3
+    assert resolved([dark(0), dark(0)]) == [dark(0)] * 2
+    assert resolved([here, here, there, dark(0), there]) == [here, here, there, there, there]
+    assert resolved([here, dark(5)]) == [here, dark(5)], "another user is one, whatever else is known"
+    assert resolved([here, there]) == [here, there]
+    half = "boot a net:? pid:[2] user:[3] uid 0"
+    assert resolved([there, half, here]) == [there, here, here]
+
+    def no_file(*_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", no_file)
+    assert shmccl.torch._place.__wrapped__().startswith("boot ? net:")
+
+
 def never_comes(rank, n, path):
     dist.destroy_process_group()
     if rank == 0:

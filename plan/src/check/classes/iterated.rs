@@ -9,11 +9,11 @@ use crate::check::iterations::{Iterations, Shape};
 use crate::check::report::Finding;
 use crate::check::rule::{Rule, holds};
 use crate::check::{findings, too_large};
-use crate::lower::{Scaled, chunks_of_message, gcd, slices, wrap_of};
+use crate::lower::{Scaled, chunks_of_message, gcd, message_of, slices, wrap_of};
 use crate::plan::Plan;
 use crate::problem::Problem;
 
-use super::{Class, MAX_UNITS, Pipelines, class};
+use super::{Class, MAX_UNITS, Pipelines, class, messages};
 
 /// Full iterations that are tried where counters hold nothing from outside.
 const FEW: usize = 3;
@@ -109,12 +109,13 @@ impl<'a> Iterated<'a> {
         let (allowed, excluded): (Vec<_>, Vec<_>) =
             lengths.iter().copied().partition(|&length| self.is_allowed(length));
         for length in allowed {
+            let more = messages(self.plan, "more than ", least);
             let about = match length {
-                length if length == few => format!("chunks of more than {least} bytes"),
+                length if length == few => more,
                 length if length > few => {
-                    format!("chunks of more than {least} bytes, such as {}", self.bytes(length))
+                    format!("{more}, such as {}", message_of(self.plan, self.bytes(length)))
                 }
-                length => format!("chunks of about {} bytes", self.bytes(length)),
+                length => messages(self.plan, "about ", self.bytes(length)),
             };
             classes.push(self.scaled(about, length)?);
         }
@@ -129,7 +130,7 @@ impl<'a> Iterated<'a> {
             && self.exactly(low)?.is_none()
             && let Some(&last) = lengths.last()
         {
-            classes.push(self.scaled(format!("chunks of at least {low} bytes"), last)?);
+            classes.push(self.scaled(messages(self.plan, "at least ", low), last)?);
         }
         Ok(())
     }
@@ -148,6 +149,11 @@ impl<'a> Iterated<'a> {
     /// do what they go on doing.
     pub(super) fn late(&self) -> usize {
         if self.iterations.begin_late && holds(Rule::TakesBegin) { self.iterations.lag } else { 0 }
+    }
+
+    /// Returns how many iterations a lap in scratch has at least, so that longer ones tell no more.
+    pub(super) fn decisive(&self) -> usize {
+        self.iterations.lag.saturating_add(FEW + 1)
     }
 
     /// Returns after how many divisors of all units these lie to each other as before.
@@ -208,10 +214,11 @@ impl<'a> Iterated<'a> {
     /// Returns the class of chunks of so many bytes, where that many are few enough: as they are,
     /// or with chunks and units scaled down together.
     fn exactly(&self, chunk: usize) -> Result<Option<Class>, Vec<Problem>> {
-        let about = format!("chunks of {chunk} bytes");
+        let about = messages(self.plan, "", chunk);
         if let Ok(class) = class(self.plan, about.clone(), chunk, None)
-            && class.lowered.accessed() / self.plan.alignment <= MAX_ACCESSES
-            && too_large(self.plan, &class.lowered).is_none()
+            && let Some(lowered) = &class.lowered
+            && lowered.accessed() / self.plan.alignment <= MAX_ACCESSES
+            && too_large(self.plan, lowered).is_none()
         {
             return Ok(Some(class));
         }

@@ -442,12 +442,12 @@ fn each_fault_is_of_the_kind_that_its_rule_is_for() {
 fn each_way_in_which_sizes_differ_has_a_plan_that_is_wrong_in_no_other() {
     let faults = [
         (load("false_clean/slice4of2"), Kind::Race, "bytes, whose slices lie otherwise"),
-        (released_in_each_unit(), Kind::Unbalanced, "chunks of more than 16 bytes"),
-        (finer_slices_follow(), Kind::Value, "slices of more than 4096 bytes"),
-        (load(UNCREDITED), Kind::Race, "chunks of more than 33554432 bytes, which wrap in scratch"),
-        (load("false_clean/slice_wrap"), Kind::Value, "slices of more than"),
-        (load("false_clean/credits"), Kind::Deadlock, "chunks of more than 16 bytes, such as 192"),
-        (load("false_clean/reuse_nopipe"), Kind::Value, "which overlap in scratch"),
+        (released_in_each_unit(), Kind::Unbalanced, "messages of more than 16 bytes"),
+        (finer_slices_follow(), Kind::Value, "whose slices have more than 4096"),
+        (load(UNCREDITED), Kind::Race, "messages of more than 67108864 bytes, which wrap in scratch"),
+        (load("false_clean/slice_wrap"), Kind::Value, "which wrap in scratch, and whose slices do"),
+        (load("false_clean/credits"), Kind::Deadlock, "messages of more than 32 bytes, such as 384"),
+        (load("false_clean/reuse_nopipe"), Kind::Value, "whose chunks overlap in scratch"),
     ];
     for (plan, kind, told) in faults {
         let report = check(&plan, None).unwrap();

@@ -1,13 +1,14 @@
 //! Where a table is looked for.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::format;
 use super::table::{Table, TuningFault};
 use crate::error::{Error, Result};
 use crate::files;
+use crate::logs::EPOCH;
 
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
@@ -34,23 +35,34 @@ impl Table {
     /// Makes the table of this process: see [the module](super).
     ///
     /// # Errors
-    /// [`Error::Tuning`] for a file with something wrong in it, and for one that was named and
-    /// cannot be read.
+    /// [`Error::Tuning`] for a file that was named, and cannot be read or has something wrong in
+    /// it.
     pub fn load() -> Result<Self> {
         Self::find(std::env::var_os(VARIABLE), usual_file())
     }
 
-    /// Makes the table in the file that is `named`, or in the `usual` one if that can be read.
+    /// Returns why [`load`](Self::load) takes the built-in table, though there is a file at the
+    /// usual place.
+    #[must_use]
+    pub fn passed_over() -> Option<Error> {
+        let usual = usual_file().filter(|_| std::env::var_os(VARIABLE).is_none())?;
+        Self::read(&usual).err().filter(|_| usual.symlink_metadata().is_ok())
+    }
+
+    /// Makes the table in the file that is `named`, or in the `usual` one if that can be used.
     ///
-    /// Nobody has asked for the usual one. It may lie in a home that this user may not enter.
+    /// Nobody has asked for the usual one. It may lie in a home that this user may not enter, or be
+    /// of another version.
     pub(super) fn find(named: Option<OsString>, usual: Option<PathBuf>) -> Result<Self> {
         match (named, usual) {
             (Some(named), _) if named.is_empty() => Ok(Self::default()),
             (Some(named), _) => Self::read(named),
-            (None, Some(usual)) => match Self::read(usual) {
-                Err(error) if is_out_of_reach(error.detail()) => Ok(Self::default()),
-                read => read,
-            },
+            (None, Some(usual)) => Ok(Self::read(&usual).unwrap_or_else(|error| {
+                if usual.symlink_metadata().is_ok() {
+                    tracing::warn!(target: EPOCH, %error, "the built-in tuning table is taken");
+                }
+                Self::default()
+            })),
             (None, None) => Ok(Self::default()),
         }
     }
@@ -77,14 +89,4 @@ fn content_of(file: &Path) -> std::result::Result<String, TuningFault> {
     // What the file system says of its length is not always so.
     opened.take(MAX_LEN + 1).read_to_string(&mut content).map_err(TuningFault::Unreadable)?;
     if content.len() as u64 > MAX_LEN { Err(TuningFault::TooLong(MAX_LEN)) } else { Ok(content) }
-}
-
-/// Whether there is no file to read, or this user may not read it. A text that is no text is a file
-/// with something wrong in it.
-fn is_out_of_reach(fault: Option<&TuningFault>) -> bool {
-    match fault {
-        Some(TuningFault::Unreadable(error)) => error.kind() != io::ErrorKind::InvalidData,
-        Some(TuningFault::NotAFile) => true,
-        _ => false,
-    }
 }

@@ -38,6 +38,12 @@ struct Whole {
     case: Vec<TableEntry>,
 }
 
+/// What all versions have.
+#[derive(Deserialize)]
+struct Head {
+    version: Spanned<u32>,
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TableEntry {
@@ -55,6 +61,13 @@ struct TableEntry {
 /// The first fault and its line.
 pub(super) fn parse(content: &str) -> Result<Table, TableFault> {
     let whole: Whole = toml::from_str(content).map_err(|error| {
+        // What another version has in it is not for this reader to judge.
+        if let Ok(Head { version }) = toml::from_str(content)
+            && *version.get_ref() != VERSION
+        {
+            let line = line_of(content, version.span().start);
+            return (Some(line), TuningFault::Version(*version.get_ref()));
+        }
         let line = error.span().map(|span| line_of(content, span.start));
         // What is between lines of a longer message is for a terminal.
         let message = error.message().lines().collect::<Vec<_>>().join(", ");

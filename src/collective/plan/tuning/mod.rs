@@ -9,10 +9,11 @@
 //! A table has a *case* for each operation, number of ranks, kind of buffers, and oversubscribed or
 //! not: sizes and algorithms. `shmccl tune` measures one and writes it. As a program starts, it
 //! reads the table from the file that `SHMCCL_TUNING` names, or else from
-//! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`. Where no such file can
-//! be read, and where `SHMCCL_TUNING` is empty, the built-in table is taken; `shmccl doctor` says
-//! which one it is. The file is a regular one of at most 1 MiB. A table serves direct channels.
-//! Over proxied ones, operation and size decide.
+//! `$XDG_CONFIG_HOME/shmccl/tuning.toml` or `~/.config/shmccl/tuning.toml`. The file is a regular
+//! one of at most 1 MiB. Where `SHMCCL_TUNING` is empty, and where the file at the usual place
+//! cannot be used, the built-in table is taken. The logs, `shmccl run` and `shmccl doctor` tell why
+//! ([`Table::passed_over`]). A table serves direct channels. Over proxied ones, operation and size
+//! decide.
 //!
 //! Tables are measured out of place, in buffers of up to 8 MiB and with `f32` sums, and serve in
 //! place and above as well. Where a table has no case for it, an all-reduce of 4 to 8 KiB between

@@ -250,6 +250,33 @@ fn a_usual_file_that_cannot_be_read_and_an_empty_name_mean_the_built_in_table() 
 }
 
 #[test]
+fn a_usual_file_with_something_wrong_in_it_is_passed_over_and_one_that_was_named_is_refused() {
+    let directory = std::env::temp_dir().join(format!("shmccl-passed-over-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let too_long = format!("version = 1\n{}", "#".repeat(1 << 20));
+    let files: [(&str, &[u8]); 5] = [
+        ("newer", b"version = 2\n\n[[case]]\nwhat = \"nobody knows\"\n"),
+        ("empty", b""),
+        ("no text", b"\xff\xfe\0"),
+        ("torn", b"version = 1\n[[case"),
+        ("long", too_long.as_bytes()),
+    ];
+    for (name, content) in files {
+        let file = directory.join(name);
+        std::fs::write(&file, content).unwrap();
+        assert_eq!(Table::find(None, Some(file.clone())).unwrap(), Table::default(), "{name}");
+        assert!(Table::find(Some(file.into_os_string()), None).is_err(), "{name} was asked for");
+    }
+    let newer = Table::read(directory.join("newer")).unwrap_err().to_string();
+    assert!(newer.contains("line 1: is of version 2, and this is a reader of version 1"), "{newer}");
+    let dangling = directory.join("dangling");
+    std::os::unix::fs::symlink("/nonexistent", &dangling).unwrap();
+    assert_eq!(Table::find(None, Some(dangling.clone())).unwrap(), Table::default());
+    assert!(Table::find(Some(dangling.into_os_string()), None).is_err());
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn what_is_no_regular_file_of_a_sensible_length_is_refused_by_name_and_nobody_waits_for_it() {
     let directory = std::env::temp_dir().join(format!("shmccl-tuning-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

@@ -36,11 +36,14 @@ def _namespace(kind: str) -> str:
 
 @functools.cache
 def _place() -> str:
-    """What two processes have in common that can share memory."""
+    """What two processes have in common that can share memory: words, of which one with a ``?`` is not known."""
     host = os.environ.get("SHMCCL_TORCH_HOST")
     if not host:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            host = file.read().strip()
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                host = file.read().strip()
+        except OSError:
+            host = "?"
     spaces = " ".join(map(_namespace, ("net", "pid", "user")))
     return f"boot {host} {spaces} uid {os.geteuid()}"
 
@@ -89,7 +92,7 @@ def _create(options, backend_options):
     if options.group_size == 1 or reconfigurable:
         return make(**group, ranks=ranks)
     meeting = _meeting.come(**group, ranks=ranks, place=_place())
-    other = _meeting.elsewhere(meeting, _place())
+    other = _meeting.elsewhere(meeting, options.group_rank)
     if other is None:
         return make(**group, ranks=ranks, id=meeting.id, processes=meeting.processes)
     if options.group_rank == 0:

@@ -41,8 +41,11 @@ def base_version(version: str) -> str:
 
 
 def built_for(library: pathlib.Path) -> str | None:
-    """The torch version for which a shim was compiled, read from the file without loading it."""
-    found = MARK.search(library.read_bytes())
+    """The torch version for which a shim was compiled, read from the file without loading it; None for what is no shim."""
+    try:
+        found = MARK.search(library.read_bytes())
+    except OSError:
+        return None
     return found.group(1).decode() if found else None
 
 
@@ -151,6 +154,9 @@ def find() -> pathlib.Path:
         return shipped
     made = cached()
     try:
+        if built_for(made) is None:
+            # What a full disk or somebody else has left under its name is in the way.
+            made.unlink(missing_ok=True)
         return made if made.exists() else build(made)
     except OSError as error:
         raise ShimUnavailable(f"the shim cannot be put into {made.parent} (set SHMCCL_CACHE to another folder): {error}") from error

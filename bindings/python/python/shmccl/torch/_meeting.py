@@ -190,6 +190,28 @@ def _processes_of(ranks):
     return {peer: _default[rank] for peer, rank in enumerate(ranks) if rank < len(_default)}
 
 
+def _may_share(one: str, other: str) -> bool:
+    """Whether no word of two places is known to differ."""
+    words, others = one.split(), other.split()
+    return len(words) == len(others) and all(a == b or "?" in (a[-1], b[-1]) for a, b in zip(words, others, strict=True))
+
+
+def resolved(places: list) -> list:
+    """Gives a rank that cannot tell all of its place that of the nearest rank which can, where the two may be one.
+
+    All ranks have the same places before, and so after.
+    """
+
+    def resolve(rank, place):
+        if "?" not in place:
+            return place
+        nearest = sorted(range(len(places)), key=lambda peer: abs(peer - rank))
+        known = (places[peer] for peer in nearest if "?" not in places[peer] and _may_share(places[peer], place))
+        return next(known, place)
+
+    return [resolve(rank, place) for rank, place in enumerate(places)]
+
+
 def come(store, name, rank, size, timeout, ranks, place):
     """Waits until all ranks of a group have come, and returns what they have told. `ranks` are their global numbers."""
     global _default
@@ -207,7 +229,7 @@ def come(store, name, rank, size, timeout, ranks, place):
     processes = [text.process for text in texts]
     if not dist.is_initialized():
         _default = processes
-    return Meeting([text.place for text in texts], processes, texts[0].id)
+    return Meeting(resolved([text.place for text in texts]), processes, texts[0].id)
 
 
 def _await(keys, arrivals, name, timeout):
@@ -239,13 +261,14 @@ def come_here(store, name, rank, size, timeout, ranks, place):
     if size == 1:
         return Meeting([place], [], "")
     meeting = come(store, name, rank, size, timeout, ranks, place)
-    if other := elsewhere(meeting, place):
+    if other := elsewhere(meeting, rank):
         raise dist.DistBackendError(f"shmccl: group '{name}': {other}")
     return meeting
 
 
-def elsewhere(meeting, place):
-    """Says which rank cannot share memory with this one, if there is one."""
+def elsewhere(meeting, rank):
+    """Says which rank cannot share memory with this one, `rank`, if there is one."""
+    place = meeting.places[rank]
     peer = next((peer for peer, other in enumerate(meeting.places) if other != place), None)
     if peer is None:
         return None

@@ -41,6 +41,7 @@
 #include <mutex>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -2034,10 +2035,21 @@ class SharedBackend : public c10d::Backend {
     return sorted;
   }
 
+  // Whether no word of two places is known to differ. One that a rank could not find out ends in a question mark.
+  static bool may_share(const std::string& one, const std::string& other) {
+    std::istringstream words(one), others(other);
+    for (std::string word, with;;) {
+      const bool is_more = static_cast<bool>(words >> word);
+      if (is_more != static_cast<bool>(others >> with)) return false;
+      if (!is_more) return true;
+      if (word != with && word.back() != '?' && with.back() != '?') return false;
+    }
+  }
+
   void check_place(const std::string& handle, size_t peer) const {
     const auto at = handle.find('@');
     TORCH_CHECK_VALUE(at != std::string::npos && handle.find('/') < at, "shmccl: reconfigure: '", handle, "' is no handle of this backend");
-    TORCH_CHECK_VALUE(handle.compare(at + 1, std::string::npos, place_) == 0, "shmccl: reconfigure: rank ", peer,
+    TORCH_CHECK_VALUE(may_share(handle.substr(at + 1), place_), "shmccl: reconfigure: rank ", peer,
                       " cannot share memory with this one: it is at [", handle.substr(at + 1), "], this one at [", place_, "]");
   }
 #endif
