@@ -63,9 +63,11 @@ impl Exported<'_> {
     /// Returns the code of its elements.
     #[inline]
     fn format(&self) -> &[u8] {
-        // SAFETY: asked for, so it is null for unsigned bytes or a string that the exporter keeps.
-        let format =
-            if self.view.format.is_null() { c"B" } else { unsafe { CStr::from_ptr(self.view.format) } };
+        if self.view.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: asked for, and a string that the exporter keeps.
+        let format = unsafe { CStr::from_ptr(self.view.format) };
         format.to_bytes()
     }
 

@@ -152,7 +152,7 @@ fn lent_by<'py>(lend: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 
 /// Returns the tensor of a capsule, and its flags.
 fn tensor_of(capsule: &Bound<'_, PyCapsule>) -> PyResult<(NonNull<Tensor>, u64)> {
-    if capsule.name()?.is_none_or(|name| unsafe { name.as_cstr() } != VERSIONED) {
+    if !capsule.is_valid_checked(Some(VERSIONED)) {
         let managed = capsule.pointer_checked(Some(NAME))?.cast::<Managed>();
         // SAFETY: a capsule of this name points to such a structure.
         return Ok((NonNull::from(unsafe { &managed.as_ref().tensor }), 0));
