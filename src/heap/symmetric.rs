@@ -121,7 +121,10 @@ impl SymmetricHeap {
     /// Those of [`Arena::alloc_aligned`](super::Arena::alloc_aligned).
     pub(super) fn take_local(&self, len: u64, align: u64) -> Result<Region> {
         if !self.process.is_this() {
-            return Err(Error::Unavailable { operation: "an allocation of this rank alone", needs: NEEDS_RANK });
+            return Err(Error::Unavailable {
+                operation: "an allocation of this rank alone",
+                needs: NEEDS_RANK,
+            });
         }
         let mut ledger = self.ledger();
         let limit = ledger.arena_limit();
