@@ -90,7 +90,7 @@ fn check_classes(plan: &Plan, classes: &[Class]) -> Vec<ClassReport> {
 }
 
 fn check_class(plan: &Plan, class: &Class) -> ClassReport {
-    let mut report = ClassReport::new(class);
+    let mut report = class.report();
     let Some(lowered) = &class.lowered else {
         report.extend(class.undecided.iter().cloned());
         return report;
@@ -103,7 +103,7 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
     let mut first = run(plan, lowered, weakest, &mut report);
     let is_decided = first.holds_where_more_is_known();
     if !is_decided && weakest != Model::STRICT {
-        report = ClassReport::new(class);
+        report = class.report();
         first = run(plan, lowered, Model::STRICT, &mut report);
     }
     if first.is_cut_short {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
-use crate::shared::lock;
+use crate::lock::lock;
 
 /// How long the end of the interpreter waits for threads that have attached.
 const PATIENCE: Duration = Duration::from_secs(1);

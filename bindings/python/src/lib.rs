@@ -30,6 +30,7 @@ mod gate;
 mod group;
 mod heap_places;
 mod interrupt;
+mod lock;
 mod operand;
 mod parent;
 mod plan;

@@ -10,7 +10,7 @@ use shmccl::plan::plan::{Buffer, MAX_RANKS};
 use shmccl::plan::{Plan, write};
 
 use crate::error::plan_refused;
-use crate::shared::lock;
+use crate::lock::lock;
 
 /// The buffers of a rank.
 const BUFFERS: [(&str, Buffer); 3] =

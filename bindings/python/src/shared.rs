@@ -1,7 +1,7 @@
 //! A communicator of the engine, shared by the objects of Python that use it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use crate::error::closed;
 use crate::group;
 use crate::heap_places::HeapPlaces;
 use crate::interrupt::detached;
+use crate::lock::lock;
 use crate::proxy::refuse_within_handler;
 use crate::turns::{Turn, Turns};
 
@@ -223,10 +224,4 @@ pub fn leave_all(py: Python<'_>) -> PyResult<()> {
         let open: Vec<_> = lock(&OPEN).drain(..).filter_map(|shared| shared.upgrade()).collect();
         open.iter().try_for_each(|shared| shared.leave_at_end())
     })
-}
-
-/// Locks `mutex`, of which nobody calls Python or waits. Nothing that panics leaves a value half
-/// changed here.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ use shmccl::shm::forks::RankProcess;
 use shmccl::{Error, Result};
 
 use crate::interrupt::has_raised;
-use crate::shared::lock;
+use crate::lock::lock;
 
 /// How often a thread that waits looks at signals.
 const LOOK: Duration = Duration::from_millis(50);

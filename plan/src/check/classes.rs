@@ -18,7 +18,7 @@ use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgr
 use crate::problem::{Place, Problem};
 
 use super::iterations::{Shape, shape};
-use super::report::Finding;
+use super::report::{ClassReport, Finding};
 use super::rule::{Rule, holds};
 use super::{findings, slices as cut};
 use iterated::{Iterated, Limits};
@@ -44,6 +44,12 @@ pub(super) struct Class {
 }
 
 impl Class {
+    /// Makes the report of this class, in which nothing was found yet.
+    pub(super) fn report(&self) -> ClassReport {
+        let Self { chunk, message, above, .. } = *self;
+        ClassReport { about: self.about.clone(), chunk, message, above, findings: Vec::new() }
+    }
+
     fn new(plan: &Plan, about: String, lowered: Lowered) -> Self {
         let chunk = lowered.real_chunk();
         let (message, lowered) = (message_of(plan, chunk), Some(lowered));

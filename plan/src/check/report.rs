@@ -5,7 +5,6 @@ use std::fmt;
 
 use serde_json::json;
 
-use super::classes::Class;
 use crate::escape::escaped;
 use crate::problem::Place;
 
@@ -102,12 +101,6 @@ pub struct ClassReport {
 }
 
 impl ClassReport {
-    pub(super) fn new(class: &Class) -> Self {
-        let Class { about, chunk, message, above, .. } = class;
-        let (about, chunk, message, above) = (about.clone(), *chunk, *message, *above);
-        Self { about, chunk, message, above, findings: Vec::new() }
-    }
-
     pub(super) fn add(&mut self, finding: Finding) {
         if self.findings.len() < MAX_FINDINGS && !self.findings.contains(&finding) {
             self.findings.push(finding);
