@@ -172,6 +172,6 @@ def test_the_modes_of_torch_go_along_with_an_operation_to_whoever_ends_it():
     run(2, modes, timeout=TIMEOUT)
 
 
-@pytest.mark.parametrize("program", (several_at_once, a_later_one, an_event, raises, modes), ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", (a_later_one, an_event, raises, modes), ids=lambda program: program.__name__)
 def test_between_hosts_nothing_depends_on_the_thread_of_a_callback_either(program, tmp_path):
     run(2, on_hosts(program, "ab", TIMEOUT), str(tmp_path / "store"))

@@ -683,20 +683,26 @@ struct Report {
   std::atomic<int64_t> pending{0};
   // How much longer the next operation may take, in ms.
   std::atomic<int64_t> extra{0};
-  std::atomic<bool> timed{false}, hooked{false}, aborted{false};
+  std::atomic<bool> timed{false}, hooked{false}, heard{false}, aborted{false};
   std::atomic<shmcclResult_t> failed{shmcclSuccess};
   std::mutex mutex;
   std::condition_variable idle;
   Hooks<std::function<void()>> on_abort;
+  // Torch's own, which it promises to be short and to call nothing, such as those of its flight recorder. Whoever ends an
+  // operation calls them.
   Hooks<SuccessHook> on_success;
+  // The program's, which `Callers` call.
+  Hooks<SuccessHook> on_completion;
 
   // Goes on with the settings and hooks of another one.
   void adopt(Report& before) {
     std::lock_guard<std::mutex> lock(before.mutex);
     timed = before.timed.load();
     hooked = before.hooked.load();
+    heard = before.heard.load();
     on_abort = before.on_abort;
     on_success = before.on_success;
+    on_completion = before.on_completion;
   }
 
   // Sets a hook, or removes it where `hook` is empty.
@@ -708,6 +714,7 @@ struct Report {
     else changed.erase(id);
     hooks = std::make_shared<const std::map<int64_t, Hook>>(std::move(changed));
     hooked = on_success && !on_success->empty();
+    heard = on_completion && !on_completion->empty();
   }
 
   template <class Hook, class... Arguments>
@@ -1014,7 +1021,7 @@ class Pending : public Work {
   Pending(ConnectionPtr connection, Job job, uint64_t sequence, milliseconds timeout)
       : Work(connection->rank(), job.type), connection_(std::move(connection)), job_(std::move(job)), sequence_(sequence),
         timeout_(bounded(bounded(timeout) + milliseconds(connection_->report().extra.exchange(0)))), timed_(connection_->report().timed) {
-    if (!job_.after.empty()) after_state_.emplace();
+    if (!job_.after.empty()) after_state_ = std::make_unique<at::ThreadLocalState>();
   }
 
   ~Pending() override {
@@ -1246,7 +1253,7 @@ class Pending : public Work {
     const Actions after = std::move(job_.after);
     const std::array<FuturePtr, 2> futures{future_, result_};
     auto& report = connection_->report();
-    const bool is_hooked = report.hooked && !failure_;
+    const bool is_hooked = report.heard && !failure_;
     const bool has_callbacks = is_hooked || future_ || result_;
     is_told_ = !has_callbacks;
     done_ = true;
@@ -1254,6 +1261,7 @@ class Pending : public Work {
     lock.unlock();
     shmcclResult_t none = shmcclSuccess;
     if (failure_) report.failed.compare_exchange_strong(none, failure_.code);
+    else if (report.hooked) report.call(report.on_success, *this);
     if (!is_hooked) count_out(report);
     if (!has_callbacks) return;
     callers->call(lane_, [self = c10::intrusive_ptr<Pending>::reclaim_copy(this), futures, is_hooked] { self->tell(futures, is_hooked); });
@@ -1263,7 +1271,7 @@ class Pending : public Work {
   void tell(const std::array<FuturePtr, 2>& futures, bool is_hooked) {
     auto& report = connection_->report();
     if (is_hooked) {
-      report.call(report.on_success, *this);
+      report.call(report.on_completion, *this);
       count_out(report);
     }
     std::optional<at::ThreadLocalStateGuard> state;
@@ -1287,7 +1295,7 @@ class Pending : public Work {
     if (slot) return slot;
     auto made = slot = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
     const bool is_done = done_;
-    if (!is_done && !callback_state_) callback_state_.emplace();
+    if (!is_done && !callback_state_) callback_state_ = std::make_unique<at::ThreadLocalState>();
     lock.unlock();
     if (is_done) resolve(made);
     // Who waits for a future does not take the operation over: the worker is told to begin.
@@ -1330,7 +1338,7 @@ class Pending : public Work {
   std::vector<shmcclRequest_t> requests_;
   FuturePtr future_, result_;
   // Torch's state of the thread that has begun this, and of the one that has asked for a future.
-  std::optional<at::ThreadLocalState> after_state_, callback_state_;
+  std::unique_ptr<at::ThreadLocalState> after_state_, callback_state_;
 };
 
 // Windows ----------------------------------------------------------------------------------------------------------
@@ -1828,7 +1836,7 @@ class SharedBackend : public c10d::Backend {
 
   void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override {
     onCompletionHook_ = hook;
-    report().set(report().on_success, kOnCompletion, SuccessHook([hook](const Pending& work) { hook(work.info()); }));
+    report().set(report().on_completion, kOnCompletion, SuccessHook([hook](const Pending& work) { hook(work.info()); }));
   }
 
   void waitForPendingWorks() override {
