@@ -123,7 +123,7 @@ fn names_are_the_same_on_the_command_line_and_in_reports() {
 fn a_wrong_value_is_told_in_one_line_that_says_what_would_be_right() {
     for (words, part) in [
         (&["-b", "4Q"][..], "expected a whole number with K, M, G or T behind it"),
-        (&["-b", "1.5M"], "expected a whole number"),
+        (&["-b", "1.3K"], "expected a whole number"),
         (&["-f", "0"], "0 is not in 1.."),
         (&["-t", "2"], "each rank is a process (-g); expected 1, or leave it out"),
         (&["-G", "10"], "Graphs: there are none; expected 0, or leave it out"),
