@@ -187,7 +187,7 @@ impl Call<'_> {
     }
 
     /// Takes back [`Call::even_out`].
-    pub(crate) fn to_blocks(&mut self) {
+    pub(crate) fn take_apart(&mut self) {
         (self.operation, self.count) = (Operation::AllToAllV, 0);
     }
 

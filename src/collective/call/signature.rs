@@ -184,7 +184,7 @@ impl CallSignature {
         if is_receive { self.head & !0xff | Operation::Send as u64 } else { self.head }
     }
 
-    /// Returns whether a member in this call and one in `other` are in one operation. An exchange of
+    /// Returns whether members in this call and in `other` are in one operation. An exchange of
     /// blocks that says no length ([`CallSignature::general`]) is the same as any that says one.
     pub(crate) fn meets(self, other: Self) -> bool {
         let is_general = self == self.general() || other == other.general();

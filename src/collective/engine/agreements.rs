@@ -27,8 +27,8 @@ impl Engine {
         board.or_revoke(met)
     }
 
-    /// Announces blocks like [`Engine::announce`], tells all members `mine`, and returns the least of
-    /// what each has told; to be checked before use.
+    /// Announces blocks like [`Engine::announce`], tells all members `mine`, and returns the least
+    /// of what each has told; to be checked before use.
     ///
     /// # Errors
     /// Those of [`Engine::run`].

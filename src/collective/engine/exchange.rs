@@ -1,10 +1,11 @@
 //! Exchanges of blocks of the program's own lengths.
 //!
-//! Where all blocks of a member have one length and lie in the order of the members, it posts the
-//! call as an `all_to_all`, with their length, and says that it is an exchange of blocks. Where they
-//! do not, it announces the exchange and no length. So members need not know of each other's blocks.
-//! All of them wait for all posts before anything moves. If all blocks are even, the call goes on as
-//! an `all_to_all`; else all members have posted once, and the blocks go by messages.
+//! Where all blocks of a member have one length and lie in the order of the members, it posts what
+//! an `all_to_all` would. The signature says that it is an exchange of blocks, and their length.
+//! Other members announce the exchange and no length. So none need know of another one's blocks.
+//!
+//! All wait for all posts before anything moves. If all blocks are even, the call goes on as an
+//! `all_to_all`. Otherwise the blocks go by messages, after one post of each member.
 
 use super::Engine;
 use super::group::{self, GroupShare};
@@ -44,7 +45,7 @@ impl Engine {
         }
         let proposal = self.planner.propose_even(call);
         if proposal.is_none() {
-            call.to_blocks();
+            call.take_apart();
         }
         proposal
     }

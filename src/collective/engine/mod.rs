@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// Executes `call` once all members have posted where their buffers are. An exchange of blocks
-    /// may turn out to be [one of blocks](Call::to_blocks), as in [`eager::run`].
+    /// may turn out to be [one of blocks](Call::take_apart), as in [`eager::run`].
     #[inline(never)]
     fn run_large(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         if let Some(kind) = proposal.way.pipes() {
@@ -190,7 +190,7 @@ impl Engine {
         let met = self.members.board.await_all(call.told());
         self.members.board.or_revoke(met)?;
         if call.layout.is_some() && self.members.board.meets_blocks() {
-            call.to_blocks();
+            call.take_apart();
             self.members.board.report_done();
             return Ok(());
         }

@@ -43,7 +43,7 @@ pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 
 /// Executes `call`, to which no member contributes more than `len` bytes, at most [`EAGER_LEN`].
 /// Where it is an exchange of blocks, and some member's are not even, it is
-/// [one of blocks](Call::to_blocks) again, and nothing has moved.
+/// [one of blocks](Call::take_apart) again, and nothing has moved.
 ///
 /// # Errors
 /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
@@ -97,7 +97,7 @@ fn exchange(
     }
     await_inputs(members, call)?;
     if call.layout.is_some() && members.board.meets_blocks() {
-        call.to_blocks();
+        call.take_apart();
         return Ok(());
     }
     if members.is_watched() {

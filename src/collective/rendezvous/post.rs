@@ -78,7 +78,8 @@ impl CallWithHistory {
         u16::from_le_bytes([low, high])
     }
 
-    /// Returns whether members that post this and `other` are in one operation, after the same calls.
+    /// Returns whether members that post this and `other` are in one operation, and were in the
+    /// same ones before.
     pub(super) fn meets(self, other: Self) -> bool {
         let is_history_alike = (self.0[1] ^ other.0[1]) >> CallSignature::COUNT_BITS == 0;
         is_history_alike && self.signature().meets(other.signature())
