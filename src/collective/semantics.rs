@@ -116,6 +116,11 @@
 //! Messages that were [started](crate::comm::start) one after the other are on their way at the
 //! same time, too.
 //!
+//! # Exchanges of blocks
+//! `all_to_all_v` is one operation, whatever blocks each rank has. Where those of all ranks are
+//! even, of one length and one behind the other, it costs what `all_to_all` does. The two are
+//! different calls all the same ([`Error::CallMismatch`]).
+//!
 //! # Groups
 //! A group takes the calls of one rank, on one or several communicators of one job, and executes
 //! them at its outermost end:

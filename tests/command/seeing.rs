@@ -415,7 +415,7 @@ fn calls_are_numbered_as_their_caller_counts_them() {
         report
     };
     let report = told("many calls", "all_reduce of 3 double by sum, number 27;");
-    assert!(report.contains("; the last was all_to_all_v, number 26"), "{report}");
+    assert!(report.contains("; the last was all_to_all_v of 1 uint32, number 26"), "{report}");
     assert!(report.contains("; 0 of "), "what was pushed and is done: {report}");
     assert!(report.contains(" triggers in its fifo, the last flush"), "{report}");
     told("many meetings", "barrier, number 4;");

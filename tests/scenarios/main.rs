@@ -17,6 +17,7 @@ mod communicators;
 mod custom;
 mod departures;
 mod endings;
+mod even_blocks;
 mod faults;
 mod fifos;
 mod groups;

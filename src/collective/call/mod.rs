@@ -40,6 +40,20 @@ pub(crate) struct BlockLayout {
     pub(crate) received: Vec<CallBlock>,
 }
 
+impl BlockLayout {
+    /// Returns the length of each block, in elements, if those of all `n_members` are alike on both
+    /// sides and each lies right behind the one before it.
+    fn even_count(&self, n_members: usize) -> Option<u64> {
+        let count = self.sent.first()?.count;
+        let are_even = |blocks: &[CallBlock]| {
+            let places = (0..).map(|index: u64| index.checked_mul(count));
+            let is_even = |(block, at): (&CallBlock, _)| block.count == count && Some(block.at) == at;
+            blocks.len() == n_members && blocks.iter().zip(places).all(is_even)
+        };
+        (are_even(&self.sent) && are_even(&self.received)).then_some(count)
+    }
+}
+
 /// A collective call of one rank, as far as it can be checked alone.
 #[derive(Debug)]
 // Counts are those of NCCL: elements of one block.
@@ -148,11 +162,40 @@ impl Call<'_> {
         Ok(self.block_len()?.saturating_mul(blocks))
     }
 
+    /// Returns the operation that the other members are told of. An exchange of blocks stays one
+    /// where it [is done](Call::even_out) as `all_to_all`.
+    #[inline]
+    pub(crate) const fn told(&self) -> Operation {
+        if self.layout.is_some() { Operation::AllToAllV } else { self.operation }
+    }
+
+    /// Has an exchange of blocks among `n_members` done as `all_to_all`, if it is one: all blocks
+    /// have one length, and lie one behind the other on both sides. Returns whether.
+    pub(crate) fn even_out(&mut self, n_members: usize) -> bool {
+        let Some(count) = self.layout.as_ref().and_then(|layout| layout.even_count(n_members)) else {
+            return false;
+        };
+        let len = count.saturating_mul(self.data_type.size() as u64).saturating_mul(n_members as u64);
+        if let (&Input::Heap(source), &Output::Heap(target)) = (&self.input, &self.output)
+            && source != target
+            && Region::new(source, len).overlaps(Region::new(target, len))
+        {
+            return false;
+        }
+        (self.operation, self.count) = (Operation::AllToAll, count);
+        true
+    }
+
+    /// Takes back [`Call::even_out`].
+    pub(crate) fn take_apart(&mut self) {
+        (self.operation, self.count) = (Operation::AllToAllV, 0);
+    }
+
     /// Returns what all ranks have to agree on.
     #[inline]
     pub(crate) fn signature(&self) -> CallSignature {
         let root = u8::try_from(self.root).expect("there are at most 256 members");
-        let signature = CallSignature::new(self.operation).of(self.count, self.data_type).rooted(root);
+        let signature = CallSignature::new(self.told()).of(self.count, self.data_type).rooted(root);
         match (&self.reducer, &self.receipt) {
             (Some(reducer), _) => signature.by(reducer.code()),
             (None, Some(receipt)) if receipt.has_any_tag => signature.of_any_tag(),

@@ -184,6 +184,35 @@ impl CallSignature {
         if is_receive { self.head & !0xff | Operation::Send as u64 } else { self.head }
     }
 
+    /// Returns whether members in this call and in `other` are in one operation. An exchange of
+    /// blocks that says no length ([`CallSignature::general`]) is the same as any that says one.
+    pub(crate) fn meets(self, other: Self) -> bool {
+        let is_general = self == self.general() || other == other.general();
+        self == other || self.general() == other.general() && is_general
+    }
+
+    /// Returns the signature without the type and the count, if it is of an exchange of blocks:
+    /// members say these only where all their own blocks are alike.
+    pub(crate) const fn general(self) -> Self {
+        let [head, count] = Self::general_words([self.head, self.count]);
+        Self { head, count }
+    }
+
+    /// Returns whether this is an exchange of blocks that says no length.
+    pub(crate) fn is_general(self) -> bool {
+        self.operation() == Some(Operation::AllToAllV) && self == self.general()
+    }
+
+    /// Returns the words of [`CallSignature::general`], with what else is in the word of the count.
+    #[inline(always)]
+    pub(crate) const fn general_words([head, count]: [u64; 2]) -> [u64; 2] {
+        if head & 0xff == Operation::AllToAllV as u64 {
+            [head & !Self::TYPE, count & !Self::COUNT_MASK]
+        } else {
+            [head, count]
+        }
+    }
+
     /// Returns the words that are posted.
     #[inline]
     pub(crate) const fn words(self) -> [u64; 2] {

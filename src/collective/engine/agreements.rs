@@ -12,6 +12,7 @@ use crate::collective::execute::custom::{AlgorithmMismatch, CustomAlgorithm, Reg
 use crate::collective::execute::planned::PlanRunner;
 use crate::collective::plan::shelf::{ShelvedPlan, operation_of};
 use crate::collective::plan::tuning::{Table, Tuning};
+use crate::collective::rendezvous::post::Post;
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 
@@ -26,8 +27,8 @@ impl Engine {
         board.or_revoke(met)
     }
 
-    /// Announces like [`Engine::announce`], tells all members `mine`, and returns the least of what
-    /// each has told; to be checked before use.
+    /// Announces blocks like [`Engine::announce`], tells all members `mine`, and returns the least
+    /// of what each has told; to be checked before use.
     ///
     /// # Errors
     /// Those of [`Engine::run`].
@@ -38,7 +39,9 @@ impl Engine {
         mine: u64,
     ) -> Result<u64> {
         let (board, mut least) = (&mut self.members.board, mine);
-        let met = board.meet_each(signature, operation, &[mine], |post| least = least.min(post.word(0)));
+        // A member that has posted even blocks is in no other call of a group.
+        let told = |post: Post<'_>| if post.announces_blocks() { post.word(0) } else { 1 };
+        let met = board.meet_each(signature, operation, &[mine], |post| least = least.min(told(post)));
         board.or_revoke(met)?;
         Ok(least)
     }

@@ -83,6 +83,20 @@ pub(crate) fn signature(calls: &[Call<'_>], choice: Choice) -> CallSignature {
 /// [`Error::InvalidArgument`] when what goes from this rank to itself is not both sent and
 /// received, before anything has moved; those of [`Engine::run`] and of [`progress::run`].
 pub(crate) fn run(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
+    if let [GroupShare { engine, choice, calls }] = &mut *shares
+        && let [call] = calls.as_mut_slice()
+        && call.operation == Operation::AllToAllV
+    {
+        return engine.run(call, *choice);
+    }
+    run_together(shares)
+}
+
+/// Executes what [`run`] does, one exchange of blocks by its messages, too.
+///
+/// # Errors
+/// Those of [`run`].
+pub(super) fn run_together(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
     let has_messages =
         shares.iter().any(|share| share.calls.iter().any(|call| call.operation.is_by_messages()));
     if let ([GroupShare { engine, choice, calls }], false) = (&mut *shares, has_messages) {
@@ -176,6 +190,18 @@ impl<'a> GroupShare<'_, 'a> {
         let signature = CallSignature::new(operation).with_choice(self.choice);
         self.engine.announce_least(signature, operation, n_calls)
     }
+}
+
+/// Delivers the blocks of the calls of `share`, which all members have posted.
+///
+/// # Errors
+/// Those of [`run`].
+pub(super) fn deliver_posted(share: &mut GroupShare<'_, '_>) -> Result<()> {
+    let mut calls = std::mem::take(&mut share.calls);
+    let mut blocks = GroupMessages::default();
+    let added = blocks.add_blocks(&mut calls, share.engine.members.me());
+    share.engine.members.board.or_revoke(added)?;
+    deliver_noted(std::slice::from_mut(share), std::slice::from_mut(&mut blocks))
 }
 
 /// Delivers `messages`, in the order of `shares`, and notes them if this rank notes what it does.

@@ -1,6 +1,7 @@
 //! Runs the collective calls of one communicator: proposes, announces, settles, executes.
 
 mod agreements;
+mod exchange;
 pub(crate) mod group;
 pub(crate) mod open;
 mod order;
@@ -28,7 +29,6 @@ use crate::heap::HeapOffset;
 use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::ProgressCell;
-use group::GroupShare;
 pub(crate) use trace::CALL_NAMES;
 use trace::{CallSpan, Together};
 use word::WordRun;
@@ -130,7 +130,7 @@ impl Engine {
             return self.deliver(call, choice.channel);
         }
         if call.operation.is_by_messages() {
-            return group::run(&mut [GroupShare { engine: self, choice, calls: vec![call.take()] }]);
+            return self.exchange_blocks(call, choice);
         }
         let proposal = self.planner.propose(call, choice)?;
         match proposal.way {
@@ -179,15 +179,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Executes `call` once all members have posted where their buffers are.
+    /// Executes `call` once all members have posted where their buffers are. An exchange of blocks
+    /// may turn out to be [one of blocks](Call::take_apart), as in [`eager::run`].
     #[inline(never)]
     fn run_large(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
         if let Some(kind) = proposal.way.pipes() {
             self.pipework.require(&self.members, kind)?;
         }
         let expected = self.announce_large(call, proposal)?;
-        let met = self.members.board.await_all(call.operation);
+        let met = self.members.board.await_all(call.told());
         self.members.board.or_revoke(met)?;
+        if call.layout.is_some() && self.members.board.meets_blocks() {
+            call.take_apart();
+            self.members.board.report_done();
+            return Ok(());
+        }
         let Self { members, pipework, runners, planner, .. } = self;
         let posts = |member| members.board.post_of(member);
         let settled = planner.settle(proposal, call, members.me(), posts);
@@ -227,7 +233,7 @@ impl Engine {
             let choice = *expected.insert(self.planner.expected(proposal, call));
             self.members.board.report_call(signature.with_choice(choice));
         }
-        let begun = self.members.board.begin(call.operation);
+        let begun = self.members.board.begin(call.told());
         self.members.board.or_revoke(begun)?;
         if proposal.prestages {
             let staged = self.stage_own(call, proposal);

@@ -42,6 +42,8 @@ use crate::shm::Span;
 pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 
 /// Executes `call`, to which no member contributes more than `len` bytes, at most [`EAGER_LEN`].
+/// Where it is an exchange of blocks, and some member's are not even, it is
+/// [one of blocks](Call::take_apart) again, and nothing has moved.
 ///
 /// # Errors
 /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
@@ -53,7 +55,7 @@ pub(crate) fn run(
     signature: CallSignature,
     len: u64,
 ) -> Result<()> {
-    members.board.begin(call.operation)?;
+    members.board.begin(call.told())?;
     let is_word = len <= WORD_LEN && matches!(call.operation, Operation::AllReduce | Operation::Reduce);
     if is_word && !members.is_watched() && !call.is_scaled() {
         return reduce_word(members, call, signature, len);
@@ -94,6 +96,10 @@ fn exchange(
         return Ok(());
     }
     await_inputs(members, call)?;
+    if call.layout.is_some() && members.board.meets_blocks() {
+        call.take_apart();
+        return Ok(());
+    }
     if members.is_watched() {
         eager_checked::check_inputs(members, call, len)?;
     }
@@ -160,7 +166,7 @@ fn await_inputs(members: &mut Members, call: &Call<'_>) -> Result<()> {
         Operation::Broadcast | Operation::Scatter => {
             members.board.await_post(call.root, call.operation).map(drop)
         }
-        _ => members.board.await_posts(call.operation),
+        _ => members.board.await_posts(call.told()),
     }
 }
 

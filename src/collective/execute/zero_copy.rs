@@ -35,7 +35,7 @@ const PIECE: u64 = if cfg!(test) { 1 << 20 } else { 32 << 20 };
 pub(crate) fn run(members: &Members, call: &Call<'_>) -> Result<()> {
     work(members, call)?;
     members.board.done();
-    members.board.await_all_done(call.operation)
+    members.board.await_all_done(call.told())
 }
 
 fn work(members: &Members, call: &Call<'_>) -> Result<()> {
@@ -71,7 +71,7 @@ fn in_pieces(
     while len - at > PIECE {
         step(at, PIECE)?;
         at += PIECE;
-        members.board.context().check(call.operation.name())?;
+        members.board.context().check(call.told().name())?;
     }
     step(at, len - at)
 }

@@ -313,6 +313,22 @@ impl Planner {
         Ok(if is_eager { self.try_out(proposal, call) } else { self.complete(proposal, call) })
     }
 
+    /// Proposes how an exchange of even blocks, `call`, is done as `all_to_all`: by one shot or
+    /// two. `None` where that would go over pipes or by what else the program has provided.
+    pub(crate) fn propose_even(&mut self, call: &Call<'_>) -> Option<Proposal> {
+        let proposal = self.propose(call, Choice::default()).ok()?;
+        let goes_directly = |buffers| match self.by_table(call, proposal.len, buffers) {
+            Algorithm::OneShot => proposal.len <= EAGER_LEN,
+            algorithm => algorithm == Algorithm::TwoShot,
+        };
+        let is_direct = match proposal.way {
+            Way::Eager => true,
+            Way::ByTable => proposal.planned == [None; 2] && BufferKind::ALL.into_iter().all(goes_directly),
+            _ => false,
+        };
+        is_direct.then_some(proposal)
+    }
+
     /// Says whether `call` travels with its post, and may do so with others.
     ///
     /// # Errors

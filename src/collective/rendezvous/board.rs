@@ -279,7 +279,7 @@ impl CallBoard {
             self.await_sequence(member, self.sequence, operation)?;
         }
         let post = Post(cell);
-        if post.call() == self.mine[turn] { Ok(post) } else { Err(self.mismatch_at(member, turn)) }
+        if post.call() == self.mine[turn] { Ok(post) } else { self.reconcile(member, turn) }
     }
 
     /// Waits for the posts of all members and compares them with this member's.
@@ -330,6 +330,12 @@ impl CallBoard {
     pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
         let checked = self.context.check(operation.name());
         checked.map_err(|error| self.explain(self.call(operation), error))
+    }
+
+    /// Returns whether some member has announced blocks of any lengths in the current operation,
+    /// where this one has posted even ones, and has awaited all posts.
+    pub(crate) fn meets_blocks(&self) -> bool {
+        (0..self.ranks.len()).any(|member| member != self.me && self.post_of(member).announces_blocks())
     }
 
     /// Returns the post of `member`, which was awaited.

@@ -41,7 +41,7 @@ impl CallBoard {
             _ => context.observe().filter(|report| report.has_timed_out())?.next_in_circle(context.rank())?,
         };
         let theirs = CallSignature::from_words(theirs);
-        (theirs != mine).then_some(CallMismatch { mine, rank, theirs }.into())
+        (!theirs.meets(mine)).then_some(CallMismatch { mine, rank, theirs }.into())
     }
 
     /// Ends the epoch, since this member is in the call `mine`, and `sender` has sent what does not
@@ -79,6 +79,17 @@ impl CallBoard {
         // Not every step is posted.
         let operation = || waits.then(|| (1..LAP).rev().find_map(posted)).flatten();
         operation().or_else(|| self.at_barrier.as_ref()?.call_of(self.ranks[member]))
+    }
+
+    /// Returns the post of `member`, which is not the same as this member's, if both are in one
+    /// operation.
+    ///
+    /// # Errors
+    /// [`Error::CallMismatch`].
+    #[cold]
+    pub(super) fn reconcile(&self, member: usize, turn: usize) -> Result<Post<'_>> {
+        let post = Post(&self.posts[member][turn]);
+        if post.call().meets(self.mine[turn]) { Ok(post) } else { Err(self.mismatch_at(member, turn)) }
     }
 
     /// Ends the epoch, since this member and `member` are in different calls, or have been.
@@ -124,7 +135,7 @@ impl CallBoard {
         shown(&self.posts[self.me], sequence)?;
         let mine = self.mine[index(sequence)].signature();
         let theirs = kept(&self.posts[member], sequence)?.signature();
-        (theirs != mine).then_some(CallMismatch { mine, rank: self.ranks[member], theirs })
+        (!theirs.meets(mine)).then_some(CallMismatch { mine, rank: self.ranks[member], theirs })
     }
 
     /// Returns the error that a member is elsewhere, if one is.

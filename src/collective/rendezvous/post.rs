@@ -71,9 +71,18 @@ impl CallWithHistory {
     #[inline]
     pub(super) fn mixed(self) -> u16 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = (self.0[0] ^ self.0[1].rotate_left(29)).wrapping_mul(ODD);
+        // Members in one exchange of blocks may tell different words of it.
+        let [head, count] = CallSignature::general_words(self.0);
+        let product = (head ^ count.rotate_left(29)).wrapping_mul(ODD);
         let [.., low, high] = product.to_le_bytes();
         u16::from_le_bytes([low, high])
+    }
+
+    /// Returns whether members that post this and `other` are in one operation, and were in the
+    /// same ones before.
+    pub(super) fn meets(self, other: Self) -> bool {
+        let is_history_alike = (self.0[1] ^ other.0[1]) >> CallSignature::COUNT_BITS == 0;
+        is_history_alike && self.signature().meets(other.signature())
     }
 
     /// Returns whether a member that posts `next` can have posted this one before it, and nothing
@@ -145,6 +154,12 @@ pub(crate) struct Post<'a>(pub(crate) &'a PostCell);
 impl Post<'_> {
     pub(super) fn call(self) -> CallWithHistory {
         CallWithHistory([self.0.word(0), self.0.word(1)])
+    }
+
+    /// Returns whether the member has announced blocks of any lengths: the words of its post are
+    /// those of an agreement, and not those of a call.
+    pub(crate) fn announces_blocks(self) -> bool {
+        self.call().signature().is_general()
     }
 
     /// Returns word `index` of an agreement, or of the data of an eager call.

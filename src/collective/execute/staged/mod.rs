@@ -128,7 +128,7 @@ impl StagedCall {
         let n_told = if prestaged == Prestaged::All { slots.lag } else { 0 };
         for number in 0..slots.pieces + slots.lag {
             if number >= n_told {
-                members.board.await_step(first.wrapping_add(number), call.operation)?;
+                members.board.await_step(first.wrapping_add(number), call.told())?;
             }
             if let Some(piece) = slots.piece(number) {
                 self.work::<WATCHED>(members, call, piece)?;
