@@ -55,6 +55,49 @@ scenario!(a_message_before_a_collective_call_shares_memory_with_it_only_if_both_
     assert_eq!(y.get(7)?, n, "the message comes behind the call");
 });
 
+/// Executes a group of an exchange of blocks and of messages that share memory with it.
+fn exchange_and_pass_on(
+    comm: &mut Communicator,
+    [x, out, got]: [&shmccl::heap::DeviceBuffer<u32>; 3],
+    is_started: bool,
+) -> Result<()> {
+    let (peer, block) = (comm.right(), x.len() / comm.n_ranks() as usize);
+    let (counts, displacements) = (vec![block; 2], vec![0, block]);
+    let blocks = || Blocks::new(&counts, &displacements);
+    if is_started {
+        let work = comm.start(
+            |_| (),
+            |calls| {
+                calls.all_to_all_v(x, blocks(), out, blocks())?;
+                calls.send(out, peer)?;
+                calls.recv(got, peer)
+            },
+        )?;
+        return work.wait();
+    }
+    let mut group = Group::start();
+    let joined = group.join(comm);
+    group.on(joined).all_to_all_v(x, blocks(), out, blocks())?;
+    group.on(joined).send(out, peer)?;
+    group.on(joined).recv(got, peer)?;
+    group.end()
+}
+
+scenario!(a_message_behind_an_exchange_of_blocks_has_what_that_has_brought, Job::of(2), |comm| {
+    let me = comm.rank().get();
+    for count in [2, 128, 20_000] {
+        let buffers: Vec<_> = (0..3).map(|_| comm.alloc::<u32>(count)).collect::<Result<_>>()?;
+        let [x, out, got] = [&buffers[0], &buffers[1], &buffers[2]];
+        for turn in 1..10 {
+            x.fill(1000 * me + turn);
+            exchange_and_pass_on(comm, [x, out, got], turn % 2 == 0)?;
+            let expected = |index: usize| if index < count / 2 { turn } else { 1000 + turn };
+            let all = got.to_vec();
+            assert!(all.iter().enumerate().all(|(at, &value)| value == expected(at)), "{count} {turn}");
+        }
+    }
+});
+
 scenario!(started_calls_without_an_order_are_refused_as_they_are_started, Job::of(2), |comm| {
     let other = comm.right();
     let [x, y] = ones(comm, 8)?;

@@ -18,6 +18,10 @@
 //! manner. This announcement is made ahead of those calls. Where the operation is the last one of
 //! the group there is nothing to tell.
 //!
+//! The blocks of the last operations move together with the messages of the group. Where these
+//! share memory with them on a rank, that rank delivers the blocks first. No other rank has to
+//! know: between two ranks, blocks travel before messages in any case.
+//!
 //! What can be found wrong before anything has moved is an error then.
 
 pub(crate) use super::order::check_messages;
@@ -66,6 +70,8 @@ struct GroupMessages<'a> {
     own: Vec<(MessageEnd<'a>, MessageEnd<'a>)>,
     /// Where those of the ends that come from any member leave their status, in their order.
     statuses: Vec<StatusHandle>,
+    /// They share memory with blocks, which have to be there before they move.
+    follow_blocks: bool,
 }
 
 /// Returns what onlookers are told of `calls`, done in `choice`, before they are executed.
@@ -105,16 +111,33 @@ pub(super) fn run_together(shares: &mut [GroupShare<'_, '_>]) -> Result<()> {
     order::check(shares)?;
     if let [share] = shares {
         let mut messages = GroupMessages::of(share)?;
-        share.run_all(&mut messages)?;
-        return deliver_noted(shares, std::slice::from_mut(&mut messages));
+        let mut blocks = share.run_all()?;
+        return deliver_both(shares, std::slice::from_mut(&mut blocks), std::slice::from_mut(&mut messages));
     }
     let mut messages: Vec<_> = shares.iter_mut().map(GroupMessages::of).collect::<Result<_>>()?;
+    let mut blocks: Vec<_> = shares.iter().map(|_| GroupMessages::default()).collect();
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by_key(|&index| shares[index].engine.identity());
     for index in order {
-        shares[index].run_all(&mut messages[index])?;
+        blocks[index] = shares[index].run_all()?;
     }
-    deliver_noted(shares, &mut messages)
+    deliver_both(shares, &mut blocks, &mut messages)
+}
+
+/// Delivers `blocks` and `messages`, in the order of `shares`: together, or first the blocks where
+/// messages share memory with them.
+fn deliver_both<'a>(
+    shares: &mut [GroupShare<'_, 'a>],
+    blocks: &mut [GroupMessages<'a>],
+    messages: &mut [GroupMessages<'a>],
+) -> Result<()> {
+    if messages.iter().any(|messages| messages.follow_blocks) {
+        deliver_noted(shares, blocks)?;
+    } else {
+        let both = messages.iter_mut().zip(blocks);
+        both.for_each(|(messages, blocks)| messages.put_first(std::mem::take(blocks)));
+    }
+    deliver_noted(shares, messages)
 }
 
 /// The calls of a group that are executed before blocks move.
@@ -125,9 +148,9 @@ struct Stage {
 }
 
 impl<'a> GroupShare<'_, 'a> {
-    /// Executes the operations that are among all members. Blocks of the last that are done by
-    /// messages are left, before all others, in `messages`.
-    fn run_all(&mut self, messages: &mut GroupMessages<'a>) -> Result<()> {
+    /// Executes the operations that are among all members, and returns the blocks of the last that
+    /// are done by messages.
+    fn run_all(&mut self) -> Result<GroupMessages<'a>> {
         let mut calls = std::mem::take(&mut self.calls);
         let mut rest = calls.as_mut_slice();
         loop {
@@ -139,8 +162,7 @@ impl<'a> GroupShare<'_, 'a> {
             let done = self.run_stage(now, stage.is_announced, &mut blocks);
             self.engine.members.board.or_revoke(done)?;
             if later.is_empty() {
-                messages.put_first(blocks);
-                return Ok(());
+                return Ok(blocks);
             }
             deliver_noted(std::slice::from_mut(self), std::slice::from_mut(&mut blocks))?;
             rest = later;
@@ -222,7 +244,9 @@ fn deliver_noted(shares: &mut [GroupShare<'_, '_>], messages: &mut [GroupMessage
 impl<'a> GroupMessages<'a> {
     /// Takes the messages out of the calls of `share`.
     fn of(share: &mut GroupShare<'_, 'a>) -> Result<Self> {
-        let mut messages = Self { ends: Vec::with_capacity(share.calls.len()), ..Self::default() };
+        let follow_blocks = order::messages_follow_blocks(&share.calls, share.engine.members.memory());
+        let mut messages =
+            Self { ends: Vec::with_capacity(share.calls.len()), follow_blocks, ..Self::default() };
         for call in share.calls.iter_mut().filter(|call| call.operation.has_peer()) {
             messages.ends.push(MessageEnd::of(call)?);
             messages.statuses.extend(call.receipt.take().map(|receipt| receipt.status));

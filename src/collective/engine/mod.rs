@@ -300,9 +300,12 @@ impl Engine {
     /// Those of [`Engine::run`].
     pub(crate) fn run_all(&mut self, calls: &mut [Call<'_>], choice: Choice) -> Result<()> {
         let mut rest = calls;
+        // A post that was good for few calls is followed by one that has room for not many more. All
+        // members know how many were done, and take the same number.
+        let mut most = fused::MOST;
         while !rest.is_empty() {
             let mut n_eager = 0;
-            while n_eager < rest.len().min(fused::MOST) && self.can_be_fused(&rest[n_eager], choice)? {
+            while n_eager < rest.len().min(most) && self.can_be_fused(&rest[n_eager], choice)? {
                 n_eager += 1;
             }
             let n_fused = fused::fitting(
@@ -312,6 +315,7 @@ impl Engine {
             )?
             .max(1);
             let n_done = self.run_next(&mut rest[..n_fused], choice)?;
+            most = if n_done < n_fused { 2 * n_done } else { (2 * most).min(fused::MOST) };
             rest = &mut rest[n_done..];
         }
         Ok(())

@@ -27,6 +27,19 @@ pub(super) fn up_to_conflict(calls: &[Call<'_>], memory: MemberMemory) -> usize 
     if n_calls == calls.len() { n_calls } else { first::<RangeSet>(calls, memory) }
 }
 
+/// Returns whether messages among `calls` share bytes with blocks of those that are done by
+/// messages: then the blocks move before them, and not with them.
+pub(super) fn messages_follow_blocks(calls: &[Call<'_>], memory: MemberMemory) -> bool {
+    fn meet<S: ByteSet>(calls: &[Call<'_>], memory: MemberMemory) -> bool {
+        let mut blocks = Touched::<S>::default();
+        let exchanges = calls.iter().filter(|call| call.operation == Operation::AllToAllV);
+        exchanges.for_each(|call| blocks.add(call, memory));
+        let mut messages = calls.iter().filter(|call| call.operation.has_peer());
+        messages.any(|call| blocks.meets(call, memory))
+    }
+    meet::<ByteRange>(calls, memory) && meet::<RangeSet>(calls, memory)
+}
+
 /// Refuses calls of `shares` that share bytes and have no order.
 ///
 /// # Errors

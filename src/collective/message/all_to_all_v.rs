@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_is_cut_intake_apart_in_any_order_with_gaps_between_them() {
+    fn an_output_is_cut_into_blocks_in_any_order_with_gaps_between_them() {
         let block = |at, count| CallBlock { at, count };
         let mut bytes: Vec<u8> = (0..20).collect();
         let blocks = [block(5, 2), block(0, 0), block(0, 2), block(8, 1)];
