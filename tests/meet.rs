@@ -27,10 +27,10 @@ const NOBODY: &str = "no meeting under this unique id: it is over, or the proces
 
 /// A part is a list of words, done in order: `host` makes the id (otherwise `id=ID` is given),
 /// `init=RANK/N` joins, `ring` passes a number round, `barrier` waits for everybody, `finalize`
-/// leaves, `tidy` checks that nothing is left, `stop` waits for a line of input, `knock` connects and
-/// says nothing, `intrude` does so as a stranger would. `ask` asks whether there is a host,
-/// `squat=NAME` is one that greets nobody, `named=NAME` meets by that name.
-/// `grow=N` and `join` make it a larger one. `heap=LEN` and `timeout=MS` change the options.
+/// leaves, `tidy` checks that nothing is left, `stop` waits for a line of input, `knock` connects
+/// and says nothing, `intrude` does so as a stranger would. `ask` asks whether there is a host,
+/// `squat=NAME` is one that greets nobody, `named=NAME` meets by that name. `grow=N` and `join`
+/// make it a larger one. `heap=LEN` and `timeout=MS` change the options.
 #[test]
 fn device_process() {
     let Ok(part) = std::env::var(PART) else { return };
