@@ -475,10 +475,15 @@ pub enum Error {
 /// The message and its causes in one line: what a `main` that returns a [`Result`] shows its user.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")?;
+        let message = self.to_string();
+        f.write_str(&message)?;
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            // Some messages say their cause.
+            let text = error.to_string();
+            if !message.ends_with(&text) {
+                write!(f, ": {text}")?;
+            }
             cause = error.source();
         }
         if let Self::Timeout { report: Some(report), .. } = self.origin()

@@ -399,6 +399,13 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_has_died_is_named_once() {
+        let error = Rejection::Died(7).into_error(Duration::ZERO);
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert_eq!(error.to_string().matches("process 7 ended").count(), 1, "{error}");
+    }
+
+    #[test]
     fn a_reason_that_nobody_knows_and_a_rank_that_cannot_be_are_not_believed() {
         let message = Rejection::Taken(Rank::known(0)).message(7);
         assert_eq!(Rejection::from_message(Rejected { reason: 9, ..message }), None);
