@@ -39,9 +39,9 @@ impl Communicator {
     /// - [`Error::Mismatch`] when the members do not agree on it or on the id.
     /// - [`Error::Unavailable`] when none of them passes an id. All members get these three.
     /// - [`Error::PeerLost`]: a member or a joining rank has died or left meanwhile.
-    /// - [`Error::NoMeeting`]: the maker of the id has died and was no member, or a process that was
-    ///   to join has died before it had a rank. Or another member has cancelled the meeting because
-    ///   its launcher is gone.
+    /// - [`Error::NoMeeting`]: the maker of the id has died and was no member, or a joining process
+    ///   has died before it had a rank. Or another member has cancelled the meeting because its
+    ///   launcher is gone.
     /// - [`Error::Timeout`] names the missing rank, unless the host was held up and did not say
     ///   which.
     /// - [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
