@@ -94,7 +94,7 @@ impl Player {
                 say("knocked");
             }
             "grow" => {
-                let grown = self.comm.as_mut().unwrap().grow(number() as u32, self.id.as_ref());
+                let grown = self.comm.as_mut().unwrap().grow(argument.parse().unwrap(), self.id.as_ref());
                 say(&grown.map_or_else(|error| format!("alone {error}"), |_| "grown".to_owned()));
             }
             "join" => self.comm = Some(Communicator::join_within(&self.id.unwrap(), self.options.timeout)?),
