@@ -12,7 +12,9 @@ use nix::errno::Errno;
 pub use detail::{Detail, EpochReport};
 pub use ending::{DeviceName, ExitCause};
 pub use fault_hit::{FaultHit, FaultKind};
-use words::{awaiting, held_up, in_gone_directory, in_line, name_holder, revoked, signal_name};
+use words::{
+    awaiting, held_up, in_gone_directory, in_line, name_holder, revoked, signal_name, why_no_meeting,
+};
 
 use crate::rank::{EXPECTED_RANKS, Rank, RankError};
 
@@ -367,10 +369,9 @@ pub enum Error {
     },
     /// Nobody receives under a [`UniqueId`](crate::UniqueId): it has served its meeting, nobody has
     /// come in time, the process that made it has ended, or it was made elsewhere.
-    #[error(
-        "no meeting under this unique id: it is over, or the process that made the id has ended \
-         or is in another network namespace"
-    )]
+    ///
+    /// Or a process ended on its way into the meeting, before it was known which rank it is.
+    #[error("no meeting under this unique id: {}", why_no_meeting(source))]
     NoMeeting {
         /// The system's own error.
         #[source]
@@ -474,10 +475,15 @@ pub enum Error {
 /// The message and its causes in one line: what a `main` that returns a [`Result`] shows its user.
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")?;
+        let message = self.to_string();
+        f.write_str(&message)?;
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            // Some messages say their cause.
+            let text = error.to_string();
+            if !message.ends_with(&text) {
+                write!(f, ": {text}")?;
+            }
             cause = error.source();
         }
         if let Self::Timeout { report: Some(report), .. } = self.origin()
@@ -538,6 +544,12 @@ impl Error {
             | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
             _ => None,
         }
+    }
+
+    /// A meeting that has failed, as this process ended before it had a rank there.
+    pub(crate) fn died_on_its_way(pid: u32) -> Self {
+        let died = format!("process {pid} ended on its way into it, before it had a rank");
+        Self::NoMeeting { source: std::io::Error::other(died) }
     }
 
     /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.

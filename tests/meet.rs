@@ -6,13 +6,16 @@
 //! it its part.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, recv, socket,
+};
 use shmccl::bootstrap::Options;
 use shmccl::channel::Channel;
 use shmccl::{Communicator, Result, UniqueId};
@@ -24,8 +27,10 @@ const NOBODY: &str = "no meeting under this unique id: it is over, or the proces
 
 /// A part is a list of words, done in order: `host` makes the id (otherwise `id=ID` is given),
 /// `init=RANK/N` joins, `ring` passes a number round, `barrier` waits for everybody, `finalize`
-/// leaves, `tidy` checks that nothing is left, `stop` waits for a line of input, `intrude` knocks
-/// at the host's door as a stranger would. `heap=LEN` and `timeout=MS` change the options.
+/// leaves, `tidy` checks that nothing is left, `stop` waits for a line of input, `knock` connects
+/// and says nothing, `intrude` does so as a stranger would. `ask` asks whether there is a host,
+/// `squat=NAME` is one that greets nobody, `named=NAME` meets by that name. `grow=N` and `join`
+/// make it a larger one. `heap=LEN` and `timeout=MS` change the options.
 #[test]
 fn device_process() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -76,6 +81,23 @@ impl Player {
             "ring" => pass_on(self.comm.as_mut().unwrap())?,
             "barrier" => self.comm.as_mut().unwrap().barrier()?,
             "finalize" => self.comm.take().unwrap().finalize()?,
+            "squat" => {
+                let socket = squat(argument);
+                say("squats");
+                socket.accept().map(std::mem::forget).unwrap();
+                say("has a guest");
+            }
+            "named" => self.comm = Some(Communicator::init_by_name(2, argument, 0, &self.options)?),
+            "ask" => say(if self.id.unwrap().is_hosted() { "hosted" } else { "not hosted" }),
+            "knock" => {
+                std::mem::forget(knock(&self.id.expect("an id is given")));
+                say("knocked");
+            }
+            "grow" => {
+                let grown = self.comm.as_mut().unwrap().grow(argument.parse().unwrap(), self.id.as_ref());
+                say(&grown.map_or_else(|error| format!("alone {error}"), |_| "grown".to_owned()));
+            }
+            "join" => self.comm = Some(Communicator::join_within(&self.id.unwrap(), self.options.timeout)?),
             "tidy" => expect_tidy(self.before.unwrap()),
             "intrude" => say(intrude(&self.id.expect("an id is given"))),
             "stop" => _ = std::io::stdin().read_line(&mut String::new()).unwrap(),
@@ -87,12 +109,26 @@ impl Player {
 
 /// Knocks on the host's door without looking who the host is, as an honest process would.
 fn intrude(id: &UniqueId) -> &'static str {
-    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).unwrap();
-    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(id.to_string().as_bytes()).unwrap()).unwrap();
+    let socket = knock(id);
     let mut answer = [0; 100];
     let receive = |answer: &mut [u8]| recv(socket.as_raw_fd(), answer, MsgFlags::empty()).unwrap();
     // Refused is the one answer of this length, and nothing follows.
     if (receive(&mut answer), receive(&mut answer)) == (48, 0) { "refused" } else { "let in" }
+}
+
+/// Has the name of a meeting, and greets nobody.
+fn squat(name: &str) -> UnixListener {
+    let address = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).unwrap();
+    bind(socket.as_raw_fd(), &address).unwrap();
+    listen(&socket, Backlog::new(1).unwrap()).unwrap();
+    socket.into()
+}
+
+fn knock(id: &UniqueId) -> OwnedFd {
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::empty(), None).unwrap();
+    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(id.to_string().as_bytes()).unwrap()).unwrap();
+    socket
 }
 
 /// Sends a number to the right, directly and through the proxy, and expects that of the left.
@@ -233,6 +269,65 @@ fn a_rank_killed_after_the_meeting_is_lost_to_all_others() {
     others.iter().for_each(|other| other.expect(&["start", "up"]));
     victim.kill();
     others.iter().for_each(|other| other.expect(&["error rank 1 was lost"]));
+}
+
+fn died(process: &Process) -> String {
+    let pid = process.child.id();
+    format!("no meeting under this unique id: process {pid} ended on its way into it, before it had a rank")
+}
+
+#[test]
+fn a_process_killed_before_it_has_said_which_rank_it_is_ends_the_meeting_for_all_who_come_to_it() {
+    for is_first in [true, false] {
+        let id = UniqueId::new().unwrap();
+        let start = || [0, 2].map(|rank| rank_process(id, rank, 3, ""));
+        let early = (!is_first).then(start);
+        let mut victim = Process::start(&format!("id={id} knock stop"));
+        victim.expect(&["start", "knocked"]);
+        victim.kill();
+        for other in &early.unwrap_or_else(start) {
+            other.expect(&["start", &format!("error {}", died(&victim))]);
+        }
+    }
+}
+
+#[test]
+fn a_newcomer_killed_before_it_has_a_rank_keeps_the_others_apart_at_once_and_the_members_go_on() {
+    let member = Process::start("host init=0/1 host grow=3 barrier");
+    member.id();
+    member.expect(&["up"]);
+    let id = member.next().strip_prefix("id ").unwrap().to_owned();
+    let newcomer = Process::start(&format!("id={id} join"));
+    let mut victim = Process::start(&format!("id={id} knock stop"));
+    victim.expect(&["start", "knocked"]);
+    victim.kill();
+    member.expect(&[&format!("alone {}", died(&victim)), "done"]);
+    newcomer.expect(&["start"]);
+    // It may come when all is over.
+    let told = newcomer.next();
+    assert!([died(&victim), NOBODY.to_owned()].iter().any(|why| told == format!("error {why}")), "{told}");
+}
+
+#[test]
+fn a_host_that_is_killed_before_it_has_greeted_is_named_to_whoever_waits_for_that() {
+    let name = format!("shmccl-test-{}-ungreeted", std::process::id());
+    let mut host = Process::start(&format!("squat={name} stop"));
+    host.expect(&["start", "squats"]);
+    let guest = Process::start(&format!("named={name}"));
+    host.expect(&["has a guest"]);
+    host.kill();
+    guest.expect(&["start", &format!("error {}", died(&host))]);
+}
+
+#[test]
+fn who_only_asks_whether_there_is_a_meeting_may_end() {
+    let id = UniqueId::new().unwrap();
+    let ranks = [0, 1].map(|rank| rank_process(id, rank, 3, "barrier finalize"));
+    ranks.iter().for_each(|rank| rank.expect(&["start"]));
+    Process::start(&format!("id={id} ask")).expect(&["start", "hosted", "done"]);
+    let last = rank_process(id, 2, 3, "barrier finalize");
+    last.expect(&["start"]);
+    ranks.iter().chain([&last]).for_each(|rank| rank.expect(&["up", "done"]));
 }
 
 #[test]

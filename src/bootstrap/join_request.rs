@@ -14,10 +14,11 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use super::control_channel::{ControlChannel, WaitGuard};
 use super::member::Joining;
 use super::message::{
-    self, ANY_RANK, ControlMessage, Hosted, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met, Rejected,
+    self, ANY_RANK, Bye, ControlMessage, Hosted, JoinRequest, LAYOUT_VERSION, MemberRefusal, Met, Rejected,
 };
 use super::options::Options;
-use super::socket::{ControlSocket, Deadline, Incoming, resource_error, try_receive};
+use super::process_mark::ProcessMark;
+use super::socket::{ControlSocket, Deadline, Incoming, resource_error, send, try_receive};
 use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{MAX_RANKS, Rank, check_n_ranks};
@@ -128,7 +129,7 @@ pub(crate) fn meet_by_name(
                 if let Some((job_id, host)) = hear_host(&socket, options.timeout)? {
                     break (socket, job_id, host);
                 }
-                // That one has just ended. The next one may be this rank.
+                // That meeting has just ended. The next host may be this rank.
             }
             Err(Error::NoMeeting { .. }) => match host(point) {
                 Ok(()) => continue,
@@ -163,11 +164,15 @@ pub(crate) fn meet_by_name(
     Ok(joining)
 }
 
-/// Hears which job a host is of, and which rank it is; `None` where it has hung up.
+/// Hears which job a host is of, and which rank it is; `None` where its meeting is over.
+///
+/// # Errors
+/// [`Error::NoMeeting`] names a host that has died.
 fn hear_host(socket: &OwnedFd, timeout: Duration) -> Result<Option<(u64, Rank)>> {
     let mut deadline = Deadline::after(timeout.saturating_add(LAST_WORDS));
     loop {
         match try_receive(socket.as_fd())? {
+            Incoming::Message(bytes, _) if message::read::<Bye>(&bytes).is_some() => return Ok(None),
             Incoming::Message(bytes, _) => {
                 let hosted = message::read::<Hosted>(&bytes);
                 let found = message::header_of(&bytes).map_or(0, |header| u64::from(header.version));
@@ -176,7 +181,10 @@ fn hear_host(socket: &OwnedFd, timeout: Duration) -> Result<Option<(u64, Rank)>>
                 return Ok(Some((hosted.header.job_id, Rank::new(hosted.rank, MAX_RANKS)?)));
             }
             Incoming::Nothing => deadline.wait_a_while(socket, MEETING, Duration::MAX)?,
-            Incoming::HungUp | Incoming::NoDescriptors => return Ok(None),
+            Incoming::HungUp | Incoming::NoDescriptors => {
+                let ended = peer(socket).filter(ProcessMark::ends_in_a_moment);
+                return ended.map_or(Ok(None), |host| Err(Error::died_on_its_way(host.pid())));
+            }
         }
     }
 }
@@ -214,7 +222,12 @@ fn milliseconds(timeout: Duration) -> u64 {
 
 /// Returns whether a host listens at `point`, without asking for a rank.
 pub(crate) fn is_hosted(point: &MeetingPoint) -> bool {
-    reach(point, LAST_WORDS).is_ok()
+    reach(point, LAST_WORDS).is_ok_and(|socket| {
+        // Whoever says nothing may have been a rank that has died.
+        let bye = Bye { header: Bye::header(point.job_id) };
+        let _ = send(socket.as_fd(), bytemuck::bytes_of(&bye), &[]);
+        true
+    })
 }
 
 /// Connects to the host, which has to be of the same user.
@@ -253,6 +266,12 @@ pub(super) fn check_user(socket: &OwnedFd) -> Result<()> {
     Err(Error::Layout { what: MemberRefusal::User.what(), expected: own.into(), found: peer.uid().into() })
 }
 
+/// Returns the process that opened the other end; `None` where that cannot be known.
+pub(super) fn peer(socket: &OwnedFd) -> Option<ProcessMark> {
+    let peer = getsockopt(socket, sockopt::PeerCredentials).ok()?;
+    ProcessMark::of(u32::try_from(peer.pid()).ok()?)
+}
+
 /// The operation that a timeout of a meeting names.
 pub(super) const MEETING: &str = "meeting the other ranks";
 
@@ -289,6 +308,8 @@ pub(super) enum Rejection {
     Failed(i32),
     /// There are joiners already for as many ranks as are for them.
     Full(u32),
+    /// This process ended before it had a rank.
+    Died(u32),
     /// Another rank has come with other terms.
     Differs { term: Term, mine: u64, rank: Rank, theirs: u64 },
 }
@@ -298,7 +319,8 @@ const TAKEN: u32 = 0;
 const MISSING: u32 = 1;
 const FAILED: u32 = 2;
 const FULL: u32 = 3;
-const DIFFERS: u32 = 4;
+const DIED: u32 = 4;
+const DIFFERS: u32 = 5;
 
 impl Rejection {
     /// Returns the root's own failure, as far as a number can say it.
@@ -316,6 +338,7 @@ impl Rejection {
             Self::Missing(rank) => (MISSING, rank.get(), 0, 0),
             Self::Failed(errno) => (FAILED, 0, 0, u64::from(errno.unsigned_abs())),
             Self::Full(places) => (FULL, 0, 0, places.into()),
+            Self::Died(pid) => (DIED, 0, 0, pid.into()),
             Self::Differs { term, mine, rank, theirs } => (DIFFERS + term as u32, rank.get(), mine, theirs),
         };
         Rejected { header: Rejected::header(job_id), reason, rank, mine, theirs }
@@ -330,6 +353,7 @@ impl Rejection {
             MISSING => Some(Self::Missing(rank)),
             FAILED => Some(Self::Failed(i32::try_from(theirs).ok()?)),
             FULL => Some(Self::Full(u32::try_from(theirs).ok()?)),
+            DIED => Some(Self::Died(u32::try_from(theirs).ok()?)),
             _ => {
                 let term = *Term::ALL.get(reason.checked_sub(DIFFERS)? as usize)?;
                 Some(Self::Differs { term, mine, rank, theirs })
@@ -346,6 +370,7 @@ impl Rejection {
                 resource_error("hosting the meeting", std::io::Error::from_raw_os_error(errno))
             }
             Self::Full(places) => Error::NoPlace { places },
+            Self::Died(pid) => Error::died_on_its_way(pid),
             Self::Differs { term, mine, rank, theirs } => {
                 Error::Mismatch { what: term.what(), mine, rank, theirs }
             }
@@ -361,17 +386,29 @@ mod tests {
     fn every_reason_survives_the_socket() {
         let rank = Rank::known(255);
         let differs = Term::ALL.map(|term| Rejection::Differs { term, mine: 1, rank, theirs: u64::MAX });
-        let others =
-            [Rejection::Taken(rank), Rejection::Missing(rank), Rejection::Failed(24), Rejection::Full(1)];
+        let others = [
+            Rejection::Taken(rank),
+            Rejection::Missing(rank),
+            Rejection::Failed(24),
+            Rejection::Full(1),
+            Rejection::Died(7),
+        ];
         for reason in others.into_iter().chain(differs) {
             assert_eq!(Rejection::from_message(reason.message(7)), Some(reason));
         }
     }
 
     #[test]
+    fn a_process_that_has_died_is_named_once() {
+        let error = Rejection::Died(7).into_error(Duration::ZERO);
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert_eq!(error.to_string().matches("process 7 ended").count(), 1, "{error}");
+    }
+
+    #[test]
     fn a_reason_that_nobody_knows_and_a_rank_that_cannot_be_are_not_believed() {
         let message = Rejection::Taken(Rank::known(0)).message(7);
-        assert_eq!(Rejection::from_message(Rejected { reason: 8, ..message }), None);
+        assert_eq!(Rejection::from_message(Rejected { reason: 9, ..message }), None);
         assert_eq!(Rejection::from_message(Rejected { rank: 256, ..message }), None);
         assert_eq!(Rejection::from_message(Rejected { reason: 2, theirs: u64::MAX, ..message }), None);
     }

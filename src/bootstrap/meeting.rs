@@ -11,7 +11,9 @@
 //! | of another user, or with another version or job | is refused; the others are not concerned |
 //! | says nothing | is dropped when all are there, or first when there are too many |
 //! | claims a rank twice, has other terms | the meeting fails: the ranks do not fit together |
-//! | is a joiner too many, or hangs up without a rank | is told, or forgotten |
+//! | is a joiner too many                         | is told; the others are not concerned |
+//! | hangs up without a rank, and lives            | is forgotten |
+//! | of a process that ends without a rank         | the meeting fails: somebody is lost |
 //! | hangs up, or speaks again, when it has a rank | the meeting fails: that rank is lost |
 //! | reports the loss of another rank, and hangs up | the meeting fails: that other rank is lost |
 //! | comes after the failure, but not after the deadline | is told why, like the others |
@@ -27,11 +29,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::join_request::{Rejection, Term, check_user};
+use super::join_request::{Rejection, Term, check_user, peer};
 use super::message::{
-    self, ANY_RANK, ControlMessage, Hosted, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met, Misfit,
-    Refused, Report, check_fit,
+    self, ANY_RANK, Bye, ControlMessage, Hosted, JoinRequest, LAYOUT_VERSION, Lost, MemberRefusal, Met,
+    Misfit, Refused, Report, check_fit,
 };
+use super::process_mark::{CLOSING, ProcessMark};
 use super::socket::{ControlSocket, Incoming, hang_up, poll_timeout, resource_error, send, try_receive};
 use crate::error::{Error, Result};
 use crate::logs::{MEETING, step};
@@ -41,6 +44,9 @@ use crate::sync::grace::Grace;
 
 /// The most connections: one per rank, and as many again that say nothing.
 const MAX_CONNECTIONS: usize = 2 * MAX_RANKS as usize;
+
+/// How often the host looks whether a process that has hung up has ended.
+const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Counts the rounds of a host after its deadline.
 #[derive(Debug, Default)]
@@ -87,6 +93,11 @@ pub(super) struct Meeting {
     lingers: bool,
     /// The rank that hosts it, which those who come are told. They know its name only.
     host: Option<Rank>,
+    /// The processes that have hung up without a rank and may be about to end, and for how long
+    /// that is looked at.
+    leaving: Vec<(ProcessMark, Grace)>,
+    /// A process that has ended without a rank.
+    died: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -123,6 +134,8 @@ enum MeetingFailure {
     Taken(Rank),
     Missing(Rank),
     Differs(Term, ClaimedTerms),
+    /// This process ended before it had a rank.
+    Died(u32),
     Failed(Error),
 }
 
@@ -136,7 +149,17 @@ impl Meeting {
     /// Makes a meeting that is over at the end of the shortest timeout, or of `deadline` if no rank
     /// comes.
     pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Grace>) -> Self {
-        Self { listener, job_id, connections: Vec::new(), terms: None, deadline, lingers: true, host: None }
+        Self {
+            listener,
+            job_id,
+            connections: Vec::new(),
+            terms: None,
+            deadline,
+            lingers: true,
+            host: None,
+            leaving: Vec::new(),
+            died: None,
+        }
     }
 
     /// Lets it tell those who come that `rank` hosts it, and the number of the job.
@@ -169,7 +192,11 @@ impl Meeting {
     fn stop_listening(&self) {
         hang_up(&self.listener);
         while let Ok((stream, _)) = self.listener.accept() {
-            drop(ControlSocket::new(stream.into()));
+            let socket = ControlSocket::new(stream.into());
+            if self.host.is_some() {
+                // Whoever hears nothing takes the host for dead.
+                send_to(&socket, &Bye { header: Bye::header(self.job_id) });
+            }
         }
     }
 
@@ -190,8 +217,29 @@ impl Meeting {
             if requests {
                 self.accept_waiting()?;
             }
+            self.check_leaving()?;
         }
         Ok(())
+    }
+
+    /// Looks whether somebody has died without a rank, and fails once another one has to be told.
+    fn check_leaving(&mut self) -> Result<(), MeetingFailure> {
+        let now = HostKernel::clock();
+        let ended = self.leaving.iter().find(|(process, _)| process.has_ended());
+        self.died = self.died.or(ended.map(|(process, _)| process.pid()));
+        self.leaving.retain_mut(|(_, grace)| !grace.is_over(now));
+        match self.died.filter(|_| self.connections.iter().any(|connection| connection.has_asked)) {
+            Some(pid) => Err(MeetingFailure::Died(pid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts out a connection that has hung up without a rank. Its process may have ended.
+    fn forget(&mut self, index: usize) {
+        let Some(socket) = self.connections[index].socket.take() else { return };
+        if let Some(process) = peer(&socket).filter(|process| process.pid() != std::process::id()) {
+            self.leaving.push((process, Grace::begin(CLOSING, HostKernel::clock())));
+        }
     }
 
     /// Tells all members why the meeting has failed, and later ones as well, until every rank or
@@ -199,6 +247,8 @@ impl Meeting {
     fn reject_until_deadline(&mut self, failure: &MeetingFailure) -> Result<()> {
         let mut told = RankSet::default();
         loop {
+            // Who else dies makes no difference any more.
+            self.leaving.clear();
             for claim in self.claims() {
                 told.insert(claim.rank);
             }
@@ -229,7 +279,9 @@ impl Meeting {
     /// Returns how long the host may wait until it looks again.
     fn patience(&self) -> Option<Duration> {
         let joiners = self.connections.iter().filter_map(|connection| connection.until);
-        joiners.chain(self.deadline).map(|grace| grace.patience(HostKernel::clock())).min()
+        let patience = joiners.chain(self.deadline).map(|grace| grace.patience(HostKernel::clock())).min();
+        let until_look = (!self.leaving.is_empty()).then_some(LEAVING_INTERVAL);
+        patience.into_iter().chain(until_look).min()
     }
 
     fn n_ranks(&self) -> Option<u32> {
@@ -321,8 +373,12 @@ impl Meeting {
                     Ok(())
                 }
             },
-            (_, None) => {
+            (Ok(Incoming::Message(..)), None) => {
                 self.connections[index].socket = None;
+                Ok(())
+            }
+            (_, None) => {
+                self.forget(index);
                 Ok(())
             }
             (Ok(Incoming::Message(bytes, _)), Some(claim)) => {
@@ -451,6 +507,7 @@ impl Meeting {
                 }
                 MeetingFailure::Taken(rank) => Rejection::Taken(*rank),
                 MeetingFailure::Missing(rank) => Rejection::Missing(*rank),
+                MeetingFailure::Died(pid) => Rejection::Died(*pid),
                 MeetingFailure::Failed(error) => Rejection::of_error(error),
                 MeetingFailure::Differs(term, odd) => {
                     let agreed = self.terms.expect("set by the first claim");

@@ -20,7 +20,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const NEXT_LOOK: Duration = Duration::from_millis(50);
 
 /// How long the system may take to tell that a process has ended whose sockets are closed.
-const CLOSING: Duration = Duration::from_secs(1);
+pub(super) const CLOSING: Duration = Duration::from_secs(1);
 
 /// A process of this machine: its number, when it was started, and its PID namespace.
 ///
@@ -49,6 +49,19 @@ impl ProcessMark {
         Self { pid: std::process::id(), start: start.unwrap_or(0), namespace }
     }
 
+    /// Returns the mark of the process of this number; `None` where numbers mean nothing here.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        let start = stat.and_then(|stat| start_time(&stat)).unwrap_or(0);
+        let mark = Self { pid, start, namespace: namespace_of_proc() };
+        (pid != 0 && mark.namespace != 0).then_some(mark)
+    }
+
+    /// Returns the number of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// Returns whether the process is known to have ended. One that waits for its parent to ask has
     /// ended.
     #[must_use]
@@ -64,6 +77,19 @@ impl ProcessMark {
                     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ESRCH)
                 }
             }
+    }
+
+    /// Waits for a moment, and returns whether the process has ended by then. The system closes
+    /// sockets of a dead process first.
+    pub(super) fn ends_in_a_moment(&self) -> bool {
+        let until = Instant::now() + CLOSING;
+        loop {
+            if self.has_ended() || self.pid == std::process::id() || Instant::now() >= until {
+                return self.has_ended();
+            }
+            // It waits for nobody in particular.
+            let _ = poll(&mut [], PollTimeout::from(1_u8));
+        }
     }
 
     /// Returns when the process was started, in ticks since the machine was; 0 where that is not

@@ -39,8 +39,9 @@ impl Communicator {
     /// - [`Error::Mismatch`] when the members do not agree on it or on the id.
     /// - [`Error::Unavailable`] when none of them passes an id. All members get these three.
     /// - [`Error::PeerLost`]: a member or a joining rank has died or left meanwhile.
-    /// - [`Error::NoMeeting`]: the maker of the id has died and was no member, or another member
-    ///   has cancelled the meeting because its launcher is gone.
+    /// - [`Error::NoMeeting`]: the maker of the id has died and was no member, or a joining process
+    ///   has died before it had a rank. Or another member has cancelled the meeting because its
+    ///   launcher is gone.
     /// - [`Error::Timeout`] names the missing rank, unless the host was held up and did not say
     ///   which.
     /// - [`Error::FailedElsewhere`], [`Error::ResourceLimit`], [`Error::Os`].
@@ -102,8 +103,8 @@ impl Communicator {
     /// least that of the members.
     ///
     /// # Errors
-    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended. Or a member
-    ///   has cancelled the meeting because its launcher is gone.
+    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host or another process that
+    ///   was to join has ended. Or a member has cancelled the meeting because its launcher is gone.
     /// - [`Error::NoPlace`]: as many ranks are joining already as the members wait for.
     /// - [`Error::PeerLost`], [`Error::Timeout`], [`Error::FailedElsewhere`]: they did not come
     ///   together, and no member has the new communicator either. A timeout names no rank where the

@@ -47,7 +47,8 @@ impl Communicator {
     /// # Errors
     /// - [`Error::InvalidArgument`], [`Error::InvalidRank`], and [`Error::Unavailable`] for
     ///   [`ProxyMode::Process`]: wrong arguments, of which no other rank learns.
-    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended.
+    /// - [`Error::NoMeeting`]: the id is not one, is used up, or its host has ended. Or a process
+    ///   has that had connected, and it is not known which rank it was.
     /// - [`Error::RankTaken`], [`Error::Mismatch`]: the ranks do not fit together; all learn of it.
     /// - [`Error::Timeout`] names a missing rank, unless the host was held up and did not say
     ///   which.

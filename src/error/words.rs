@@ -77,6 +77,15 @@ pub(super) fn in_gone_directory(file: &Path) -> &'static str {
     }
 }
 
+/// Says why there is no meeting: in the words of the error, unless it is the system's.
+pub(super) fn why_no_meeting(source: &std::io::Error) -> String {
+    match source.get_ref() {
+        Some(died) => died.to_string(),
+        None => "it is over, or the process that made the id has ended or is in another network namespace"
+            .to_owned(),
+    }
+}
+
 /// Names a line of a file.
 pub(super) fn in_line(line: Option<usize>) -> String {
     line.map_or_else(String::new, |line| format!(", line {line}"))

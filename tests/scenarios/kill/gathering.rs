@@ -12,10 +12,7 @@ use shmccl::{Communicator, Error, UniqueId};
 use crate::kill::device::{say, saying};
 use crate::kill::{steps, these_args};
 
-/// How long everybody waits for the others where one may never come, at first: longer than the
-/// others take to come, on a machine with little else to do.
-pub(crate) const LITTLE_PATIENCE_MS: u64 = 1000;
-/// How long everybody waits where all have come: longer than a trial may take.
+/// How long everybody waits for the others: longer than a trial may take.
 const PATIENCE_MS: u64 = 120_000;
 
 /// The rank of a process, and what it meets under where it is not the host.
@@ -48,6 +45,9 @@ pub(crate) fn be_a_rank() {
     say(&match done {
         Ok(()) => "done".to_owned(),
         Err(Error::PeerLost { rank }) => format!("lost {rank}"),
+        Err(error @ Error::NoMeeting { .. }) if error.to_string().contains("before it had a rank") => {
+            "nameless".to_owned()
+        }
         Err(Error::NoMeeting { .. }) => "over".to_owned(),
         Err(Error::Timeout { awaited: Some(rank), .. }) => format!("missing {rank}"),
         // It was not told by a host that is held up whom that misses.
@@ -62,39 +62,17 @@ pub(crate) struct Gathering {
     pub(crate) test: &'static str,
     pub(crate) n_ranks: u32,
     pub(crate) victim: u32,
-    pub(crate) little_patience_ms: u64,
-    /// Whether the victim has got so far at an earlier step that others knew of it: then they lose
-    /// it, and do not only miss it.
+    /// Whether the victim has got so far at an earlier step that others knew of it: then they
+    /// know which rank they lose.
     pub(crate) is_known: bool,
 }
 
 impl Gathering {
     /// Kills the victim at the step of this `number`, and looks at what the others say. Returns
     /// whether there was such a step.
-    ///
-    /// Where somebody else came too late for the patience of the others, all try once more, with
-    /// twice the patience.
     pub(crate) fn kill_at(&mut self, number: u64) -> bool {
-        loop {
-            let ends = self.ends_of_a_kill_at(number);
-            if self.was_patient(&ends) {
-                return self.judge(number, &ends);
-            }
-            self.little_patience_ms *= 2;
-        }
-    }
-
-    /// Whether nobody but a victim that was killed came too late.
-    fn was_patient(&self, ends: &[End]) -> bool {
-        let misses_another = |end: &End| match end {
-            End::Said(said) => {
-                said.strip_prefix("missing ").is_some_and(|rank| rank != self.victim.to_string())
-            }
-            End::Killed | End::Failed(_) => false,
-        };
-        let victim = &ends[self.victim as usize];
-        let came = *victim == End::Killed || *victim == End::Said("done".to_owned());
-        self.is_known || (came && !ends.iter().any(misses_another))
+        let ends = self.ends_of_a_kill_at(number);
+        self.judge(number, &ends)
     }
 
     fn ends_of_a_kill_at(&self, number: u64) -> Vec<End> {
@@ -115,23 +93,19 @@ impl Gathering {
         }
         assert_eq!(ends[victim], End::Killed, "{}", context());
         let mut survivors = (0..).zip(ends).filter(|(rank, _)| *rank != victim).map(|(_, end)| end);
-        let (lost, missing) = (format!("lost {victim}"), format!("missing {victim}"));
+        let (lost, nameless) = (format!("lost {victim}"), "nameless".to_owned());
         let is_right = |end: &End| match end {
             // A rank that is killed as it leaves has passed the barrier.
             End::Said(said) if *said == lost || said == "done" => true,
+            End::Said(said) if *said == nameless => !self.is_known,
             // The host is gone, or has lost the victim before this one came.
             End::Said(said) if said == "over" => victim == 0 || ends[0] == End::Said(lost.clone()),
-            End::Said(said) => (*said == missing || said == "unheard") && !self.is_known,
-            End::Killed | End::Failed(_) => false,
+            // One that is killed at a step has knocked before, and is not missed.
+            End::Said(_) | End::Killed | End::Failed(_) => false,
         };
         assert!(survivors.all(is_right), "{}", context());
-        let unheard = End::Said("unheard".to_owned());
-        self.is_known |= !ends.contains(&End::Said(missing)) && !ends.contains(&unheard);
+        self.is_known |= !ends.contains(&End::Said(nameless));
         true
-    }
-
-    fn patience_ms(&self) -> u64 {
-        if self.is_known { PATIENCE_MS } else { self.little_patience_ms }
     }
 }
 
@@ -155,7 +129,7 @@ impl Player {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(these_args(trial.test));
         command.envs(id.map(|id| (ID, id))).env("SHMCCL_TUNING", "");
-        let told = [(RANK, rank.into()), (RANKS, trial.n_ranks.into()), (PATIENCE, trial.patience_ms())];
+        let told = [(RANK, rank.into()), (RANKS, trial.n_ranks.into()), (PATIENCE, PATIENCE_MS)];
         command.envs(told.map(|(name, value): (_, u64)| (name, value.to_string())));
         command.env(steps::FROM, format!("gather {}", trial.victim)).env(steps::NUMBER, number.to_string());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

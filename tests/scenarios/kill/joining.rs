@@ -104,6 +104,10 @@ fn tell(grown: Result<Communicator>) -> Option<Communicator> {
     match &grown {
         Ok(_) => say(&format!("grown - {}", now())),
         Err(Error::PeerLost { rank }) => say(&format!("failed {rank} {}", now())),
+        // Nobody knows which rank it is.
+        Err(error @ Error::NoMeeting { .. }) if error.to_string().contains("before it had a rank") => {
+            say(&format!("failed nameless {}", now()));
+        }
         // Whoever has no rank yet knows nobody's.
         Err(Error::NoMeeting { .. }) => say(&format!("failed host {}", now())),
         // A newcomer that is killed before it has knocked is nobody's loss: it is missed.
@@ -229,11 +233,17 @@ impl JoiningTrial {
             let Some([who, at]) = said(number, "failed").map(Vec::as_slice) else { continue };
             let late = at == "late";
             // A host that is held up is late whoever dies.
-            assert!(!late || who == "host" || self.victim >= self.n_members, "{}", context());
+            // One that dies at a step has knocked.
+            let may_be_missed = self.victim >= self.n_members && matches!(self.moment, Moment::After(_));
+            assert!(!late || who == "host" || may_be_missed, "{}", context());
             let since = |at: u64| killed.map(|killed| at.saturating_sub(killed));
             tally.failed.extend(at.parse().ok().and_then(since));
             match who.parse::<u32>() {
                 Ok(rank) => named.push(rank),
+                // Members know each other in any case.
+                Err(_) if who == "nameless" => {
+                    assert!(number.max(self.victim) >= self.n_members, "{}", context());
+                }
                 // It was too late to be told, or the host was killed. Of those who join the host
                 // itself is the first.
                 Err(_) => assert!(late && number != 0 || number >= self.n_members, "{}", context()),

@@ -20,7 +20,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::kill::device::say;
-use crate::kill::gathering::{self, Gathering, LITTLE_PATIENCE_MS};
+use crate::kill::gathering::{self, Gathering};
 use crate::kill::halting;
 use crate::kill::joining::{self, JoiningTrial, Tally};
 use crate::kill::orphaned::{self, orphan_at};
@@ -315,8 +315,7 @@ fn whoever_is_killed_at_whatever_step_of_a_meeting_without_a_launcher_the_others
     let Some(mut series) = Series::begin(test, "steps") else { return };
     for n_ranks in [2, 3] {
         for (victim, who) in [(0, "the host"), (1, "a guest")] {
-            let mut trial =
-                Gathering { test, n_ranks, victim, little_patience_ms: LITTLE_PATIENCE_MS, is_known: false };
+            let mut trial = Gathering { test, n_ranks, victim, is_known: false };
             let steps = at_each_step(who, &mut series, |number| trial.kill_at(number));
             println!("{who} of {n_ranks}: {steps} steps");
             assert!(steps > 5 && trial.is_known, "{steps}");

@@ -146,7 +146,7 @@ class Trace(Error, OSError):
 
 
 class NoMeeting(Error, ConnectionError):
-    """Nobody receives under a unique id: it is over, or its maker has ended."""
+    """Nobody receives under a unique id: it is over, its maker has ended, or a process has on its way to a rank."""
 
 
 class RankTaken(Error):

@@ -67,6 +67,10 @@ def rank_of_a_job(rank, n, all_there, folder, victim, step, delay):
         if f"rank {victim} " not in str(error):
             told = f"was told: {error}"
     (folder / f"told{rank}").write_text(str(told))
+    # Whoever is told that this one has ended was not told of the victim.
+    others = {*range(n)} - {victim}
+    while not all((folder / f"told{other}").exists() for other in others):
+        time.sleep(0.005)
     os._exit(0)
 
 
@@ -113,6 +117,15 @@ def test_wherever_a_rank_dies_on_its_way_into_a_group_all_others_are_told():
     print(f"{DEATHS} deaths; ms until a rank knew: {shares}")
     if IS_LONG:
         assert late[-1] < PROMISED
+
+
+def test_a_first_rank_that_has_died_before_another_one_came_is_told_to_that_one():
+    store, now = dist.HashStore(), _meeting._now()
+    pid, start, namespace = _meeting._own_mark(os.getpid()).split(".")
+    dead = _meeting.Text("here", f"{pid}.{int(start) + 1}.{namespace}", now, f"shmccl-{0:032}")
+    _meeting.Keys(store, "0").set(0, dead)
+    with pytest.raises(dist.DistBackendError, match=r"rank 0 \(process \d+\) was lost"):
+        _meeting.come(store, "0", 1, 3, datetime.timedelta(seconds=10), [0, 1, 2], "here")
 
 
 def rank_of_the_next_job(rank, n, all_there, folder, delay):

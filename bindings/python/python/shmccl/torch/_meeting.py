@@ -156,8 +156,9 @@ class Arrivals:
     def _is_of_this_job(self, peer, text):
         if _used.get((self._name, self._rank, peer)) == text:
             return False
-        if text.came < _Started.at and _core._has_ended(text.process):
-            return False
+        if _core._has_ended(text.process):
+            # Who came while this process was there has died on its way into this group.
+            return text.came >= _Started.at
         # Who has come later than this rank cannot be of an earlier job.
         return not text.id or text.came > self._own.came or _core.UniqueId(text.id)._is_hosted()
 
