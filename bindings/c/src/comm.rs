@@ -600,7 +600,8 @@ pub unsafe extern "C" fn shmcclCommGetStragglers(
             .into_iter()
             .map(|rank| place_among(&state.members, rank));
         let named: Vec<_> = named.filter(|place| *place >= 0).collect();
-        // SAFETY: there are no more than ranks of the communicator; the caller answers for the rest.
+        // SAFETY: there are no more than ranks of the communicator; the caller answers for the
+        // rest.
         unsafe { ranks.copy_from_nonoverlapping(named.as_ptr(), named.len()) };
         *count = c_int::try_from(named.len()).unwrap_or(c_int::MAX);
         Ok(())

@@ -300,7 +300,7 @@ impl Engine {
     /// Those of [`Engine::run`].
     pub(crate) fn run_all(&mut self, calls: &mut [Call<'_>], choice: Choice) -> Result<()> {
         let mut rest = calls;
-        // A post that was good for few calls is followed by one that has room for not many more. All
+        // A post that was good for few calls is followed by one with room for not many more. All
         // members know how many were done, and take the same number.
         let mut most = fused::MOST;
         while !rest.is_empty() {
