@@ -1,9 +1,8 @@
 //! A mark by which others tell whether a process has ended, be it before it has met them.
 
 use std::fmt;
-use std::io::ErrorKind;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollTimeout, poll};
@@ -11,7 +10,7 @@ use nix::poll::{PollTimeout, poll};
 use super::control_channel::WaitGuard;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
-use crate::shm::system::{namespace, start_time, state_of_process};
+use crate::shm::system::{has_ended, is_numbered, namespace, start_time};
 
 /// For how long a meeting is left alone: most are over by then.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -22,23 +21,26 @@ const NEXT_LOOK: Duration = Duration::from_millis(50);
 /// How long the system may take to tell that a process has ended whose sockets are closed.
 pub(super) const CLOSING: Duration = Duration::from_secs(1);
 
-/// A process of this machine: its number, when it was started, and its PID namespace.
+/// A process: its number, when it was started, its PID namespace, and its machine.
 ///
 /// It prints as at most [`ProcessMark::TEXT_LEN`] ASCII characters without blanks, and parses from
-/// them. A process of another namespace, or that could not find out its own, is never known to have
-/// ended.
+/// them. A process of another namespace or machine, or that could not find out its own, is never
+/// known to have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessMark {
     pid: u32,
     /// In ticks since the machine was started.
     start: u64,
-    /// 0 where it is not known.
-    namespace: u64,
+    /// 0 where it is not known. The first one has the same number on every machine.
+    namespace: u32,
+    /// Which start of which machine counts the time, as the process sees it; 0 where that is not
+    /// known.
+    clock: u64,
 }
 
 impl ProcessMark {
     /// The longest text of a mark.
-    pub const TEXT_LEN: usize = 10 + 20 + 20 + 2;
+    pub const TEXT_LEN: usize = 10 + 20 + 10 + 16 + 3;
 
     /// Returns the mark of this process.
     #[must_use]
@@ -46,7 +48,7 @@ impl ProcessMark {
         let start = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| start_time(&stat));
         // Where `/proc` is another namespace's, numbers of this one mean other processes there.
         let namespace = if start.is_some() { namespace_of_proc() } else { 0 };
-        Self { pid: std::process::id(), start: start.unwrap_or(0), namespace }
+        Self { pid: std::process::id(), start: start.unwrap_or(0), namespace, clock: clock() }
     }
 
     /// Returns the mark of the process of this number; `None` where numbers mean nothing here.
@@ -67,15 +69,13 @@ impl ProcessMark {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.namespace != 0
+            && self.clock != 0
+            && self.clock == clock()
             && self.namespace == namespace_of_proc()
             && match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-                Ok(stat) => {
-                    matches!(state_of_process(&stat), Some("Z" | "X"))
-                        || start_time(&stat).is_some_and(|start| start != self.start)
-                }
-                Err(error) => {
-                    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ESRCH)
-                }
+                Ok(stat) => has_ended(&stat) || start_time(&stat).is_some_and(|start| start != self.start),
+                // `/proc` may hide processes of other users.
+                Err(_) => !is_numbered(self.pid.into()),
             }
     }
 
@@ -101,15 +101,34 @@ impl ProcessMark {
 }
 
 /// Returns the PID namespace of this process if the numbers in `/proc` are of it, or else 0.
-fn namespace_of_proc() -> u64 {
+fn namespace_of_proc() -> u32 {
     let own = std::fs::read_link("/proc/self").ok();
     let is_own = own.and_then(|own| own.to_str()?.parse().ok()) == Some(std::process::id());
-    if is_own { namespace("pid") } else { 0 }
+    if is_own { u32::try_from(namespace("pid")).unwrap_or(0) } else { 0 }
+}
+
+/// Returns a number of this start of this machine and of this process's time namespace, in which
+/// the system tells when processes were started, or else 0.
+fn clock() -> u64 {
+    static BOOT: OnceLock<u64> = OnceLock::new();
+    let boot = *BOOT.get_or_init(|| {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        folded(id.trim()).unwrap_or(0)
+    });
+    if boot == 0 { 0 } else { boot ^ namespace("time") }
+}
+
+/// Returns both halves of an id of random hexadecimal digits in one.
+fn folded(id: &str) -> Option<u64> {
+    let id = u128::from_str_radix(&id.replace('-', ""), 16).ok()?;
+    let halves = id.to_be_bytes();
+    let half = |at: usize| Some(u64::from_be_bytes(halves[at..at + 8].try_into().ok()?));
+    Some(half(0)? ^ half(8)?)
 }
 
 impl fmt::Display for ProcessMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.pid, self.start, self.namespace)
+        write!(f, "{}.{}.{}.{:x}", self.pid, self.start, self.namespace, self.clock)
     }
 }
 
@@ -118,17 +137,21 @@ impl FromStr for ProcessMark {
 
     /// Reads what its `Display` has written.
     fn from_str(text: &str) -> Result<Self> {
-        let mut numbers = text.split('.').map(str::parse::<u64>);
-        let mut number = || numbers.next()?.ok();
+        let mut words = text.split('.');
         let read = || {
-            let mark = Self { pid: u32::try_from(number()?).ok()?, start: number()?, namespace: number()? };
-            number().is_none().then_some(mark)
+            let mark = Self {
+                pid: words.next()?.parse().ok()?,
+                start: words.next()?.parse().ok()?,
+                namespace: words.next()?.parse().ok()?,
+                clock: u64::from_str_radix(words.next()?, 16).ok()?,
+            };
+            words.next().is_none().then_some(mark)
         };
         let mark: Option<Self> = { read }();
         mark.ok_or(Error::invalid(
             "length of the mark of a process",
             text.len() as u64,
-            "three numbers with points between, as the mark prints",
+            "four numbers with points between, as the mark prints",
         ))
     }
 }
@@ -178,13 +201,13 @@ mod tests {
     #[test]
     fn a_mark_survives_its_text_and_no_other_text_is_one() {
         let own = ProcessMark::own();
-        assert!(own.start > 0 && own.namespace > 0);
-        let most = ProcessMark { pid: u32::MAX, start: u64::MAX, namespace: u64::MAX };
+        assert!(own.start > 0 && own.namespace > 0 && own.clock > 0);
+        let most = ProcessMark { pid: u32::MAX, start: u64::MAX, namespace: u32::MAX, clock: u64::MAX };
         for mark in [own, most] {
             assert!(mark.to_string().len() <= ProcessMark::TEXT_LEN);
             assert_eq!(mark.to_string().parse::<ProcessMark>().unwrap(), mark);
         }
-        for text in ["", "1", "1.2", "1.2.3.4", "1.2.x", "5000000000.1.1", "-1.2.3"] {
+        for text in ["", "1", "1.2.3", "1.2.3.4.5", "1.2.3.x", "5000000000.1.1.1", "-1.2.3.4"] {
             assert!(text.parse::<ProcessMark>().is_err(), "{text}");
         }
     }
@@ -203,10 +226,18 @@ mod tests {
     }
 
     #[test]
+    fn machines_are_told_apart_by_all_digits_of_their_ids() {
+        assert_eq!(folded("00000000-0000-0001-0000-000000000010"), Some(0x11));
+        assert_eq!([folded(""), folded("no id"), folded(&"f".repeat(40))], [None; 3]);
+    }
+
+    #[test]
     fn a_process_of_which_something_is_not_known_is_never_said_to_have_ended() {
         let gone = ProcessMark { pid: u32::MAX, ..ProcessMark::own() };
         assert!(gone.has_ended());
         assert!(!ProcessMark { namespace: gone.namespace + 1, ..gone }.has_ended(), "of another namespace");
         assert!(!ProcessMark { namespace: 0, ..gone }.has_ended(), "of no known one");
+        assert!(!ProcessMark { clock: gone.clock ^ 1, ..gone }.has_ended(), "of another machine");
+        assert!(!ProcessMark { clock: 0, ..gone }.has_ended(), "of no known one");
     }
 }

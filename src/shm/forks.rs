@@ -6,7 +6,7 @@
 //!
 //! | bytes | in the child |
 //! |---|---|
-//! | [lent](lend) to the program, by any rank's heap or a device | what they held at the fork |
+//! | lent to the program, by any rank's heap or a device | what they held at the fork |
 //! | all others | zero |
 //!
 //! The copy is made before the fork, in memory that the parent has for that moment and the child

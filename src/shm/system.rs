@@ -519,7 +519,7 @@ fn stat_of(pid: u64) -> Option<String> {
 }
 
 /// Returns whether some process has that number, also where `/proc` does not show it.
-fn is_numbered(pid: u64) -> bool {
+pub(crate) fn is_numbered(pid: u64) -> bool {
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
     pid.is_some_and(|pid| nix::sys::signal::kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH))
 }
@@ -540,9 +540,11 @@ pub(crate) fn start_time(stat: &str) -> Option<u64> {
     fields_after_name(stat)?.nth(19)?.parse().ok()
 }
 
-/// Returns whether `/proc/PID/stat` is that of a process that has ended, by its third field.
-fn has_ended(stat: &str) -> bool {
-    matches!(state_of_process(stat), Some("Z" | "X"))
+/// Returns whether `/proc/PID/stat` is that of a process that has ended, by its third field, which
+/// tells of the first thread, and its 20th, which counts the threads.
+pub(crate) fn has_ended(stat: &str) -> bool {
+    let threads = fields_after_name(stat).and_then(|mut fields| fields.nth(17)?.parse::<u64>().ok());
+    matches!(state_of_process(stat), Some("Z" | "X")) && threads.is_none_or(|threads| threads <= 1)
 }
 
 /// Returns field 3 of `/proc/PID/stat`: a letter for what the process does.
@@ -606,6 +608,9 @@ mod tests {
     fn a_process_that_nobody_has_waited_for_yet_is_not_alive() {
         assert!(has_ended("7 (a) Z) Z 1 7 7 0") && has_ended("7 (sh) X 1"));
         assert!(!has_ended("7 (Z) S 1 7 7 0") && !has_ended(""));
+        // Its first thread has ended before others.
+        let zombie = |threads| format!("7 (a) Z {}{threads} 0 99 0", "0 ".repeat(16));
+        assert!(has_ended(&zombie(1)) && !has_ended(&zombie(2)));
         let mut child =
             std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
         // Its end of the pipe is closed as it ends, a moment before.

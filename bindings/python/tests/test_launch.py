@@ -18,6 +18,7 @@ import shmccl
 
 HERE = pathlib.Path(__file__).parent
 PROGRAM = [sys.executable, str(HERE / "ranks.py")]
+IS_LONG = os.environ.get("SHMCCL_LONG") == "1"
 
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver", "fork", None])
@@ -250,7 +251,8 @@ def test_ctrl_c_ends_a_wait(where):
     took = time.monotonic() - sent
     assert child.wait(10) == 0
     # It takes 50 ms at most; a machine that does something else may take longer.
-    assert took < 2.0
+    if IS_LONG:
+        assert took < 2.0
 
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
@@ -262,7 +264,8 @@ def test_ctrl_c_ends_all_ranks(start):
     sent = time.monotonic()
     os.killpg(child.pid, signal.SIGINT)
     _, error = child.communicate(timeout=10)
-    assert time.monotonic() - sent < 2.0
+    if IS_LONG:
+        assert time.monotonic() - sent < 2.0
     assert "KeyboardInterrupt" in error
     nobody_is_left(child.pid)
 

@@ -11,6 +11,8 @@ import pathlib
 import random
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch_ranks import FORK, IS_LONG, WATCHDOG, init, outcomes, run
 
+from shmccl import _core
 from shmccl.torch import _meeting
 
 DEATHS = 200 if IS_LONG else 8
@@ -327,3 +330,78 @@ def test_a_text_of_the_process_that_reads_it_again_is_of_an_earlier_group():
     for id in first, second:
         with contextlib.suppress(Exception):
             _meeting.call_off(_meeting.Meeting([], [], id))
+
+
+def comes_to(texts, own, n, seconds=60):
+    """Has rank `own` come to a group of which the store has some texts already: process, time, id and run by rank."""
+    store = dist.HashStore()
+    kept.append(store)
+    name = f"group {len(kept)}"
+    for rank, text in texts.items():
+        _meeting.Keys(store, name).set(rank, _meeting.Text("there", *text))
+    return _meeting.come(store, name, own, n, datetime.timedelta(seconds=seconds), [], "here")
+
+
+def of_another_machine():
+    """A process that this machine does not have, of its first PID namespace's number."""
+    _, _, namespace, clock = _core._process_mark().split(".")
+    return f"4000000.777.{namespace}.{int(clock, 16) ^ 1:x}"
+
+
+@pytest.mark.parametrize("was_started", ("earlier", "later"))
+def test_a_rank_of_another_machine_is_believed_whatever_its_clock_and_its_number(was_started):
+    came = 2 * _meeting._now() if was_started == "earlier" else 1
+    text = of_another_machine(), came, "", ""
+    meeting = comes_to({1: text}, 0, 2)
+    _meeting.call_off(meeting)
+    assert meeting.places == ["here", "there"]
+    # Nobody receives on this machine under the id of a rank of another one.
+    id = meeting.id
+    while _core.UniqueId(id)._is_hosted():
+        time.sleep(0.01)
+    assert comes_to({0: (*text[:2], id, "")}, 1, 2).id == id
+    with pytest.raises(dist.DistBackendError, match="rank 2 has not come within"):
+        comes_to({1: text}, 0, 3, seconds=0.3)
+
+
+PRINTS = "from shmccl import _core; print(_core._process_mark(), flush=True)"
+
+
+def ended_process():
+    return subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_rank_that_has_died_before_another_was_started_is_named(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    mark = ended_process()
+    process = mark.split(".")[0]
+    texts = {1: (mark, 1, "", _meeting._run())}
+    with pytest.raises(dist.DistBackendError, match=rf"rank 1 \(process {process}\) was lost"):
+        comes_to(texts, 2, 3)
+    # It is of an earlier attempt, for all that is known.
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    said = rf"ranks 0, 1 have not come within 300 ms; rank 1 \(process {process}\) had ended before this one was started"
+    with pytest.raises(dist.DistBackendError, match=said):
+        comes_to(texts, 2, 3, seconds=0.3)
+
+
+FIRST_THREAD_ENDS = f"""
+import ctypes, sys, threading
+{PRINTS}
+threading.Thread(target=sys.stdin.read).start()
+pthread_exit = ctypes.CDLL(None).pthread_exit
+pthread_exit(None)
+"""
+
+
+def test_a_process_lives_on_when_only_its_first_thread_has_ended():
+    child = subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    mark = child.stdout.readline().strip()
+    stat = pathlib.Path(f"/proc/{child.pid}/stat")
+    while ") Z " not in stat.read_text():
+        time.sleep(0.01)
+    assert not _core._has_ended(mark)
+    child.kill()
+    child.communicate()
+    assert _core._has_ended(mark)

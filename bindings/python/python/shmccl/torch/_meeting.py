@@ -1,13 +1,18 @@
 """How the ranks of a group find each other by its store, before they meet.
 
-Each rank puts one text into the store: where it is, the mark of its process, when it has come, and on rank 0 the id of
-the meeting. Then it waits for the texts of all others, in the thread that makes the group. No other thread uses the
-store, of which `set`, `get` and `wait` are enough.
+Each rank puts one text into the store: where it is, the mark of its process, when it has come, on rank 0 the id of the
+meeting, and the run of a launcher that it belongs to. Then it waits for the texts of all others, in the thread that
+makes the group. No other thread uses the store, of which `set`, `get` and `wait` are enough.
 
 A rank whose process ends while others wait for it is named to them by its mark.
 
 A store may outlive a job. A text is of an earlier one, and as good as none, if this process has used it for another
-group of this name, if its process had ended before this one was started, or if nobody receives under its id.
+group of this name, if its process had ended before this one was started, or if nobody receives under its id. A process
+of this job that had ended as early looks the same: it is told at once if it is of this process's run, and otherwise
+named once the time is over.
+
+Clocks, processes and ids of another machine cannot be asked about. Of its texts only those that this process has used
+are taken for old ones. With an older one the group fails as its ranks connect.
 """
 
 import collections
@@ -32,7 +37,7 @@ LOOK = 0.1
 AT_ONCE = 32
 
 Meeting = collections.namedtuple("Meeting", "places processes id")
-Text = collections.namedtuple("Text", "place process came id")
+Text = collections.namedtuple("Text", "place process came id run")
 
 # What this process has used last, by group, own rank and peer.
 _used = {}
@@ -52,6 +57,23 @@ def _now():
 @functools.lru_cache(1)
 def _own_mark(_process):
     return _core._process_mark()
+
+
+def _is_here(mark):
+    """Whether a process is of this machine, so that both have one clock."""
+    clock = mark.split(".")[-1]
+    return clock not in ("", "0") and clock == _own_mark(os.getpid()).split(".")[-1]
+
+
+def _number(mark):
+    return mark.partition(".")[0]
+
+
+def _run():
+    """What all processes that torchrun has started together on this machine have in common; no other one has."""
+    names = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "MASTER_PORT"
+    values = [os.environ.get(name) for name in names]
+    return "" if None in values[:2] else repr((*values, os.getppid()))
 
 
 def _start():
@@ -127,9 +149,9 @@ class Keys:
 
 def _read(value):
     lines = bytes(value).decode(errors="replace").split("\n")
-    if len(lines) != 4 or not lines[2].isdigit():
+    if len(lines) != 5 or not lines[2].isdigit():
         return None
-    return Text(lines[0], lines[1], int(lines[2]), lines[3])
+    return Text(lines[0], lines[1], int(lines[2]), *lines[3:])
 
 
 class Arrivals:
@@ -140,6 +162,8 @@ class Arrivals:
         self._known = known
         self._keys, self._name, self._rank, self._size = keys, name, rank, size
         self._own, self.found = own, {rank: own}
+        # The texts of processes that had ended before this one was started.
+        self._gone = {}
         self._next = 0
 
     def missing(self):
@@ -156,9 +180,13 @@ class Arrivals:
     def _is_of_this_job(self, peer, text):
         if _used.get((self._name, self._rank, peer)) == text:
             return False
+        if not _is_here(text.process):
+            return True
         if _core._has_ended(text.process):
-            # Who came while this process was there has died on its way into this group.
-            return text.came >= _Started.at
+            if text.came >= _Started.at or text.run and text.run == self._own.run:
+                return True
+            self._gone[peer] = text
+            return False
         # Who has come later than this rank cannot be of an earlier job.
         return not text.id or text.came > self._own.came or _core.UniqueId(text.id)._is_hosted()
 
@@ -177,8 +205,18 @@ class Arrivals:
         known = {**self._known, **{peer: text.process for peer, text in self.found.items()}}
         ended = [peer for peer in sorted(known) if peer != self._rank and _core._has_ended(known[peer])]
         if ended:
-            named = " and ".join(f"rank {peer} (process {known[peer].partition('.')[0]})" for peer in ended)
+            named = " and ".join(f"rank {peer} (process {_number(known[peer])})" for peer in ended)
             raise dist.DistBackendError(f"shmccl: group '{self._name}': {named} was lost: it has ended before all ranks had come")
+
+    def late(self, timeout):
+        """Says which ranks have not come in time, and of which of them there is a text all the same."""
+        missing = self.missing()
+        ranks = f"ranks {', '.join(map(str, missing))} have" if len(missing) > 1 else f"rank {missing[0]} has"
+        gone = [
+            f"rank {peer} (process {_number(self._gone[peer].process)}) had ended before this one was started"
+            for peer in missing if peer in self._gone
+        ]
+        return "; ".join([f"{ranks} not come within {timeout * 1000:.0f} ms", *gone])
 
     def keep(self):
         _used.update({(self._name, self._rank, peer): text for peer, text in self.found.items()})
@@ -219,7 +257,7 @@ def come(store, name, rank, size, timeout, ranks, place):
     timeout = bounded(timeout).total_seconds()
     keys = Keys(store, name)
     id = str(_core.UniqueId._brief(max(timeout, 1.0))) if rank == 0 else ""
-    own = Text(place, _own_mark(os.getpid()), _now(), id)
+    own = Text(place, _own_mark(os.getpid()), _now(), id, _run())
     keys.set(rank, own)
     arrivals = Arrivals(keys, name, rank, size, own, _processes_of(ranks))
     try:
@@ -250,9 +288,7 @@ def _await(keys, arrivals, name, timeout):
             arrivals.check()
             raise dist.DistBackendError(f"shmccl: group '{name}': the store failed: {error}") from error
         if time.monotonic() > deadline:
-            missing = arrivals.missing()
-            ranks = f"ranks {', '.join(map(str, missing))} have" if len(missing) > 1 else f"rank {missing[0]} has"
-            raise dist.DistBackendError(f"shmccl: group '{name}': {ranks} not come within {timeout * 1000:.0f} ms")
+            raise dist.DistBackendError(f"shmccl: group '{name}': {arrivals.late(timeout)}")
         time.sleep(pause)
         pause = min(2 * pause, 0.005)
 
