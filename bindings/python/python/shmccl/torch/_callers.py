@@ -76,8 +76,8 @@ class Turn:
 
     def __init__(self, function):
         self.function = function
-        self.asleep_since = self.idle_since = time.monotonic()
-        self.time = self.idle_time = 0.0
+        self.asleep_since = time.monotonic()
+        self.time, self.idle_looks = 0.0, 0
 
     def is_over(self):
         now = time.monotonic()
@@ -86,11 +86,11 @@ class Turn:
         # Who waits for the lock of the interpreter wakes every few milliseconds: it is no sleeper.
         if not sleeps or used != self.time or has_operations:
             self.asleep_since = now
-        is_busy = not sleeps or used - self.idle_time > (now - self.idle_since + LOOK) / 10
-        if is_busy and not self.function.waits:
-            self.idle_since, self.idle_time = now, used
+        # Who polls may be seen awake now and then.
+        is_busy = not self.function.waits and (not sleeps or used - self.time > LOOK / 10)
+        self.idle_looks = max(self.idle_looks - 4, 0) if is_busy else self.idle_looks + 1
         self.time = used
-        return now - self.asleep_since >= TURN or now - self.idle_since >= LONG_TURN
+        return now - self.asleep_since >= TURN or self.idle_looks * LOOK >= LONG_TURN
 
 
 class State:

@@ -322,13 +322,11 @@ class Callers {
       const bool has_operations = running_->operations > 0 || running_->waits > 0;
       // Who waits for the lock of the interpreter wakes every few milliseconds: it is no sleeper.
       if (!sleeps || use.time != time_ || has_operations) asleep_since_ = now;
-      const bool is_busy = !sleeps || use.time - idle_time_ > (now - idle_since_) / 10 + kLook / 10;
-      if (is_busy && running_->waits == 0) {
-        idle_since_ = now;
-        idle_time_ = use.time;
-      }
+      // Who polls may be seen awake now and then.
+      const bool is_busy = running_->waits == 0 && (!sleeps || use.time - time_ > kLook / 10);
+      idle_looks_ = is_busy ? std::max(idle_looks_ - 4, 0) : idle_looks_ + 1;
       time_ = use.time;
-      return now - asleep_since_ >= kTurn || now - idle_since_ >= kLongTurn;
+      return now - asleep_since_ >= kTurn || idle_looks_ >= kLongTurn / kLook;
     }
 
    private:
@@ -353,8 +351,9 @@ class Callers {
     };
 
     const std::shared_ptr<Running> running_;
-    steady_clock::time_point asleep_since_ = steady_clock::now(), idle_since_ = asleep_since_;
-    std::chrono::nanoseconds time_{0}, idle_time_{0};
+    steady_clock::time_point asleep_since_ = steady_clock::now();
+    std::chrono::nanoseconds time_{0};
+    int idle_looks_ = 0;
   };
 
   // Sees to a thread that is in no function. The caller holds the lock.
