@@ -1,6 +1,7 @@
 """Functions of the program that the backend calls: callbacks of futures and hooks. No operation depends on their threads."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -48,6 +49,51 @@ def several_at_once(rank, n):
     futures = [reduced(float(i)).get_future() for i in range(8)]
     chained = [future.then(then) for future in futures]
     assert [future.wait()[0].item() for future in chained] == [float(i * n * n) for i in range(8)]
+
+
+def slow(rank, n, pause, makes):
+    """On one rank a callback takes its time before each of its collectives, which have the size of the next callback's."""
+    threads = set()
+
+    def then(number):
+        def call(future):
+            threads.add(threading.get_ident())
+            sums = []
+            for part in range(makes):
+                if rank == 1 and number == 0:
+                    pause()
+                sums.append(reduced(float(10 ** (2 * number + part))).get_future().wait()[0])
+            return sums
+
+        return call
+
+    # One that is chained to an operation that has ended is called at once, and has no order: then it is done again.
+    was_here = True
+    while was_here:
+        works = [dist.all_reduce(torch.ones(1 << 18), async_op=True) for _ in range(2)]
+        futures = [work.get_future().then(then(number)) for number, work in enumerate(works)]
+        values = [[tensor[0].item() for tensor in future.wait()] for future in futures]
+        any_here = torch.tensor([threading.get_ident() in threads], dtype=torch.int32)
+        dist.all_reduce(any_here, dist.ReduceOp.MAX)
+        was_here = bool(any_here)
+        threads.clear()
+    assert values == [[float(n * 10 ** (2 * number + part)) for part in range(makes)] for number in range(2)]
+
+
+def computes():
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        sum(range(1000))
+
+
+def sleeps():
+    time.sleep(0.2)
+
+
+@pytest.mark.parametrize("makes", (1, 2))
+@pytest.mark.parametrize("pause", (computes, sleeps), ids=lambda pause: pause.__name__)
+def test_a_slow_callback_makes_its_operations_before_the_next_one_does(pause, makes):
+    run(2, slow, pause, makes, timeout=TIMEOUT)
 
 
 def a_later_one(rank, n):

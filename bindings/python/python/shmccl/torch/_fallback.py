@@ -305,6 +305,10 @@ class Pending(Work):
         self.lane, self.state = _callers.lane(), _callers.State() if after else None
         self.callback_state = None
         self.lock = threading.Lock()
+        # The function of the program that has begun it, which has to wait for it before the next one's turn.
+        self.caller = _callers.running()
+        if self.caller:
+            self.caller.count(1)
 
     def queue(self, comm, call):
         with self.lock:
@@ -341,6 +345,8 @@ class Pending(Work):
             self.done = True
             future = self.future
             self.told = threading.Event() if future else None
+        if self.caller:
+            self.caller.count(-1)
         if self.ended:
             self.ended.set()
         if future:
@@ -396,7 +402,8 @@ class Pending(Work):
     def wait(self, timeout=NO_TIMEOUT):
         timeout = bounded(timeout) if timeout and timeout != UNSET else NO_TIMEOUT
         if not self.done:
-            self._await(timeout)
+            with _callers.waiting():
+                self._await(timeout)
         if self.told and not self.told.is_set() and not _callers.lane():
             # A program is used to that. A callback waits for none.
             self.told.wait((timeout or self.own_timeout or self.connection.timeout).total_seconds())
@@ -697,12 +704,13 @@ class PythonBackend(InPython):
         """Executes operations for which the caller waits."""
         connection = self._connection
         connection.ensure(operation)
-        for call in calls:
-            if connection.size == 1:
-                self._alone(call)
-            elif code := call.execute(connection.collectives.value):
-                connection.note_failure(code)
-                connection.fail(operation, *connection.naming_all(*failure(code)))
+        with _callers.waiting():
+            for call in calls:
+                if connection.size == 1:
+                    self._alone(call)
+                elif code := call.execute(connection.collectives.value):
+                    connection.note_failure(code)
+                    connection.fail(operation, *connection.naming_all(*failure(code)))
         if after:
             after()
         return Over.with_outputs(outputs)

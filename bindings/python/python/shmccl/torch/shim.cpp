@@ -26,6 +26,7 @@
 #include <pybind11/stl.h>
 
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -78,6 +80,32 @@ const shmcclTable* table = nullptr;
 
 // The end of the interpreter -------------------------------------------------------------------------------------
 
+// Counts what threads are in the midst of.
+class Inside {
+ public:
+  void enter() { count_++; }
+  void leave() {
+    if (--count_ > 0 || !is_awaited_) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    left_.notify_all();
+  }
+
+  // Waits a moment until all have left.
+  void settle() {
+    is_awaited_ = true;
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_.wait_for(lock, kPatience, [&] { return count_ <= 0; });
+  }
+
+ private:
+  static constexpr milliseconds kPatience{1000};
+
+  std::atomic<int> count_{0};
+  std::atomic<bool> is_awaited_{false};
+  std::mutex mutex_;
+  std::condition_variable left_;
+};
+
 // Says whether threads may use what is Python's. Past the end of the interpreter, whoever takes its lock is ended in the
 // midst of C++, which aborts the process. The last reference but one to a tensor takes that lock, too.
 class Gate {
@@ -86,14 +114,10 @@ class Gate {
   class Pass {
    public:
     explicit Pass(Gate& gate) : gate_(gate) {
-      gate_.inside_++;
+      gate_.inside_.enter();
       is_given_ = !gate_.is_shut_;
     }
-    ~Pass() {
-      if (--gate_.inside_ > 0 || !gate_.is_awaited_) return;
-      std::lock_guard<std::mutex> lock(gate_.mutex_);
-      gate_.left_.notify_all();
-    }
+    ~Pass() { gate_.inside_.leave(); }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
     explicit operator bool() const { return is_given_; }
@@ -108,16 +132,8 @@ class Gate {
   void shut() {
     shut_by_ = std::this_thread::get_id();
     is_shut_ = true;
-    settle();
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (has_others_) left_.wait_for(lock, kWayBack, [] { return false; });
-  }
-
-  // Waits a moment until those that were given have come back. What they hold is dropped then.
-  void settle() {
-    is_awaited_ = true;
-    std::unique_lock<std::mutex> lock(mutex_);
-    left_.wait_for(lock, kPatience, [&] { return inside_ <= 0; });
+    inside_.settle();
+    if (has_others_) std::this_thread::sleep_for(kWayBack);
   }
 
   // Keeps a thread that would go back to an interpreter that has ended. The process ends without it.
@@ -125,18 +141,18 @@ class Gate {
     const auto here = std::this_thread::get_id();
     if (here != first_ && !has_others_.load(std::memory_order_relaxed)) has_others_ = true;
     if (!is_shut_.load(std::memory_order_relaxed) || here == shut_by_) return;
+    // Who came with the lock of the interpreter gives it up: its end waits for that.
+    if (Py_IsInitialized() && PyGILState_Check()) PyEval_SaveThread();
     for (;;) ::pause();
   }
 
  private:
-  static constexpr milliseconds kPatience{1000}, kWayBack{30};
+  static constexpr milliseconds kWayBack{30};
 
   const std::thread::id first_ = std::this_thread::get_id();
-  std::atomic<int> inside_{0};
-  std::atomic<bool> is_shut_{false}, is_awaited_{false}, has_others_{false};
+  Inside inside_;
+  std::atomic<bool> is_shut_{false}, has_others_{false};
   std::thread::id shut_by_;
-  std::mutex mutex_;
-  std::condition_variable left_;
 };
 
 // Never destroyed: threads use it to the end of the process. A child of a fork gets one of its own.
@@ -240,12 +256,33 @@ void call_hook(const Hook& hook, const Arguments&... arguments) {
 // Calls functions of the program, such as callbacks of futures, on threads on which nothing else depends.
 //
 // Functions of one lane are called one after the other, so that those of all ranks make their operations in one order.
-// A function may wait for operations that it makes itself: these end on the next lane. Where it waits for anything else,
-// its lane goes on after a moment, on another thread.
+// A function may wait for operations that it makes itself: these end on the next lane. One that computes keeps its turn,
+// however long that takes. Where one waits for anything else, its lane goes on after a second, on another thread; and
+// after five, where it polls, or operations are under way that it has begun or waits for: lanes of other ranks may hold them up.
 class Callers {
  public:
-  // The lane of what is made on this thread.
+  // A function that is being called.
+  struct Running {
+    const pid_t thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    // How many of its operations have not ended, and in how many calls that wait for operations it is.
+    std::atomic<int> operations{0}, waits{0};
+  };
+
+  // Says that the function on this thread, if any, waits for operations.
+  class Wait {
+   public:
+    Wait() { if (running_) running_->waits++; }
+    ~Wait() { if (running_) running_->waits--; }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    Running* const running_ = running.get();
+  };
+
+  // The lane of what is made on this thread, and the function that makes it.
   static inline thread_local unsigned here = 0;
+  static inline thread_local std::shared_ptr<Running> running;
 
   void call(unsigned number, std::function<void()> function) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -263,11 +300,61 @@ class Callers {
     int threads = 0, calling = 0;
     // The number of the function that the next one waits for, or 0, and that of the last one.
     uint64_t awaited = 0, last = 0;
+    // The function that the next one waits for.
+    std::shared_ptr<Running> running;
     std::condition_variable changed;
   };
 
-  // How long a function keeps the next one waiting, and how long a thread waits for a function.
-  static constexpr milliseconds kTurn{50}, kIdle{2000};
+  // How long a thread waits for a function.
+  static constexpr milliseconds kIdle{2000};
+
+  // Says when a function that is being called gives up its turn. It is looked at from time to time.
+  class Turn {
+   public:
+    static constexpr milliseconds kLook{50};
+
+    explicit Turn(std::shared_ptr<Running> running) : running_(std::move(running)) {}
+
+    bool is_over() {
+      const auto now = steady_clock::now();
+      const auto use = Use::of(running_->thread);
+      const bool sleeps = !use.is_known || use.sleeps;
+      const bool has_operations = running_->operations > 0 || running_->waits > 0;
+      // Who waits for the lock of the interpreter wakes every few milliseconds: it is no sleeper.
+      if (!sleeps || use.time != time_ || has_operations) asleep_since_ = now;
+      // Who polls may be seen awake now and then.
+      const bool is_busy = running_->waits == 0 && (!sleeps || use.time - time_ > kLook / 10);
+      idle_looks_ = is_busy ? std::max(idle_looks_ - 4, 0) : idle_looks_ + 1;
+      time_ = use.time;
+      return now - asleep_since_ >= kTurn || idle_looks_ >= kLongTurn / kLook;
+    }
+
+   private:
+    static constexpr milliseconds kTurn{1000}, kLongTurn{5000};
+
+    // Whether a thread sleeps, and how long it has computed. Where the system does not say, all threads sleep, and none has.
+    struct Use {
+      bool is_known = false, sleeps = false;
+      std::chrono::nanoseconds time{0};
+
+      static Use of(pid_t thread) {
+        const auto folder = "/proc/self/task/" + std::to_string(thread);
+        std::ifstream status(folder + "/stat"), times(folder + "/schedstat");
+        std::string text;
+        uint64_t time = 0;
+        std::getline(status, text);
+        const auto name_end = text.rfind(") ");
+        if (name_end == std::string::npos || name_end + 2 >= text.size()) return {};
+        times >> time;
+        return {true, text[name_end + 2] == 'S', std::chrono::nanoseconds(time)};
+      }
+    };
+
+    const std::shared_ptr<Running> running_;
+    steady_clock::time_point asleep_since_ = steady_clock::now();
+    std::chrono::nanoseconds time_{0};
+    int idle_looks_ = 0;
+  };
 
   // Sees to a thread that is in no function. The caller holds the lock.
   void provide(Lane& lane, unsigned number) {
@@ -287,23 +374,32 @@ class Callers {
     std::unique_lock<std::mutex> lock(mutex_);
     auto& lane = lanes_[number];
     while (lane.changed.wait_for(lock, kIdle, [&] { return !lane.functions.empty(); })) {
-      if (const auto awaited = lane.awaited) {
-        const bool has_ended = lane.changed.wait_for(lock, kTurn, [&] { return lane.awaited != awaited; });
-        if (has_ended || lane.functions.empty()) continue;
-      }
+      if (lane.awaited && !await_turn(lane, lock)) continue;
       call_next(lane, number, lock);
     }
     lane.threads--;
   }
 
+  // Waits until the function that is being called has ended, or has given up its turn. Says whether it did the latter,
+  // and there is a next one.
+  static bool await_turn(Lane& lane, std::unique_lock<std::mutex>& lock) {
+    const auto awaited = lane.awaited;
+    Turn turn(lane.running);
+    do {
+      if (lane.changed.wait_for(lock, Turn::kLook, [&] { return lane.awaited != awaited; })) return false;
+    } while (!turn.is_over());
+    return !lane.functions.empty();
+  }
+
   void call_next(Lane& lane, unsigned number, std::unique_lock<std::mutex>& lock) {
     const auto own = lane.awaited = ++lane.last;
+    const auto called = lane.running = std::make_shared<Running>();
     auto function = std::move(lane.functions.front());
     lane.functions.pop_front();
     lane.calling++;
     if (!lane.functions.empty()) provide(lane, number);
     lock.unlock();
-    call_here(std::move(function), number + 1);
+    call_here(std::move(function), number + 1, called);
     lock.lock();
     lane.calling--;
     if (lane.awaited == own) lane.awaited = 0;
@@ -311,16 +407,18 @@ class Callers {
   }
 
   // Calls a function, and drops it before the pass is given back.
-  static void call_here(std::function<void()> function, unsigned next) {
+  static void call_here(std::function<void()> function, unsigned next, std::shared_ptr<Running> called) {
     const Gate::Pass pass(*gate);
     if (!pass) {
       new std::function<void()>(std::move(function));
       return;
     }
     const auto before = std::exchange(here, next);
+    const auto running_before = std::exchange(running, std::move(called));
     call_hook(function);
     function = nullptr;
     here = before;
+    running = running_before;
   }
 
   std::mutex mutex_;
@@ -752,6 +850,18 @@ Target as_bytes(const std::string& text) {
   return target;
 }
 
+// Says that a thread is about to drop an operation of a connection, with what the operation holds.
+class Ending {
+ public:
+  explicit Ending(std::shared_ptr<Inside> endings) : endings_(std::move(endings)) { endings_->enter(); }
+  ~Ending() { endings_->leave(); }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+ private:
+  const std::shared_ptr<Inside> endings_;
+};
+
 // Whether the engine is in a callback on this thread.
 thread_local bool within_callback = false;
 
@@ -782,6 +892,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::string& name() const { return options_.name; }
   milliseconds timeout() const { return timeout_; }
   Report& report() { return report_; }
+  const std::shared_ptr<Inside>& endings() const { return endings_; }
   // How much lies in the heap, and how many tensors found no room there.
   std::atomic<uint64_t> heap_bytes{0}, heap_tensors{0}, ordinary_tensors{0};
   bool alone() const { return options_.size == 1; }
@@ -838,10 +949,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // The ranks that hold the others up.
   std::vector<int> stragglers() {
+    if (!is_here()) return {};
     std::vector<int> ranks(static_cast<size_t>(size()));
     std::lock_guard<std::mutex> lock(mutex_);
     int count = 0;
-    if (!is_here() || !collectives_) return {};
+    if (!collectives_) return {};
     if (table->CommGetStragglers(collectives_, ranks.data(), &count) != shmcclSuccess) return {};
     ranks.resize(static_cast<size_t>(count));
     return ranks;
@@ -849,8 +961,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Ends every operation on all ranks, which are told who was late. Both communicators have one epoch.
   void revoke_awaiting(const std::vector<int>& late) {
+    if (!is_here()) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    if (is_here() && collectives_) table->CommRevokeAwaiting(collectives_, late.empty() ? -1 : late[0]);
+    if (collectives_) table->CommRevokeAwaiting(collectives_, late.empty() ? -1 : late[0]);
   }
 
   // The failure with all ranks that were late, where the engine has named one of them.
@@ -904,23 +1017,26 @@ class Connection : public std::enable_shared_from_this<Connection> {
     state_.compare_exchange_strong(ready, State::closed);
     lock.unlock();
     // Whoever has ended the last operation may hold the connection still, and this rank has not left until it is gone.
-    if (Callers::here == 0 && !within_callback) gate->settle();
+    if (Callers::here == 0 && !within_callback) endings_->settle();
   }
 
   // Gives the waits that begin from now on so much time.
   void set_timeout(milliseconds timeout) {
     timeout_ = std::max(bounded(timeout), milliseconds(1));
+    if (!is_here()) return;
     std::unique_lock<std::mutex> lock(mutex_);
     const auto communicator = collectives_;
     lock.unlock();
-    if (communicator && is_here()) apply_timeout(communicator);
+    if (communicator) apply_timeout(communicator);
   }
 
   // Why the communicators have ended, or nothing.
   Failure ended() {
+    // A child of a fork has none: the lock may be held there for ever.
+    if (!is_here()) return {};
     std::lock_guard<std::mutex> lock(mutex_);
     if (state_ == State::failed) return failure_;
-    if (!collectives_ || !is_here()) return {};
+    if (!collectives_) return {};
     shmcclResult_t reason = shmcclSuccess;
     table->CommGetAsyncError(collectives_, &reason);
     return Failure::of(reason);
@@ -1002,6 +1118,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // How long a wait of the engine may take.
   std::atomic<milliseconds> timeout_;
   const int forks_ = forks;
+  // Threads that end operations of this connection, or call functions of the program for them. It outlives the connection.
+  const std::shared_ptr<Inside> endings_ = std::make_shared<Inside>();
   Report report_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -1036,6 +1154,8 @@ class Pending : public Work {
   // Begins all parts, behind each other where the caller waits for them.
   void begin(bool is_async) {
     const Return back;
+    const Callers::Wait waits;
+    if (caller_) caller_->operations++;
     connection_->report().pending++;
     try {
       connection_->ensure(job_.operation);
@@ -1058,6 +1178,7 @@ class Pending : public Work {
     const Gate::Pass pass(*gate);
     const bool was_within = std::exchange(within_callback, true);
     auto* work = static_cast<Pending*>(self);
+    const Ending ending(work->connection_->endings());
     if (pass) c10::intrusive_ptr<Pending>::reclaim(work)->part_ended({code, text ? text : "", rank});
     else work->leave();
     within_callback = was_within;
@@ -1091,6 +1212,7 @@ class Pending : public Work {
 
   bool wait(milliseconds timeout) override {
     const Return back;
+    const Callers::Wait waits;
     timeout = timeout.count() < 0 ? milliseconds(0) : bounded(timeout);
     await(timeout);
     await_callbacks(timeout);
@@ -1259,13 +1381,21 @@ class Pending : public Work {
     done_ = true;
     cv_.notify_all();
     lock.unlock();
+    if (caller_) caller_->operations--;
     shmcclResult_t none = shmcclSuccess;
     if (failure_) report.failed.compare_exchange_strong(none, failure_.code);
     else if (report.hooked) report.call(report.on_success, *this);
     if (!is_hooked) count_out(report);
     if (!has_callbacks) return;
-    callers->call(lane_, [self = c10::intrusive_ptr<Pending>::reclaim_copy(this), futures, is_hooked] { self->tell(futures, is_hooked); });
+    Telling telling{std::make_shared<Ending>(connection_->endings()), c10::intrusive_ptr<Pending>::reclaim_copy(this)};
+    callers->call(lane_, [telling = std::move(telling), futures, is_hooked] { telling.work->tell(futures, is_hooked); });
   }
+
+  // A work that calls what the program has given. The work is dropped first.
+  struct Telling {
+    std::shared_ptr<Ending> ending;
+    c10::intrusive_ptr<Pending> work;
+  };
 
   // Calls what the program has given, on a thread of `Callers`.
   void tell(const std::array<FuturePtr, 2>& futures, bool is_hooked) {
@@ -1334,6 +1464,7 @@ class Pending : public Work {
   // Whether all that the program has given was called.
   bool is_told_ = true;
   const unsigned lane_ = Callers::here;
+  const std::shared_ptr<Callers::Running> caller_ = Callers::running;
   Failure failure_;
   std::vector<shmcclRequest_t> requests_;
   FuturePtr future_, result_;
