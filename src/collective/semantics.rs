@@ -162,7 +162,10 @@
 //!   before a collective call cannot share memory with it, unless both only read. This is refused
 //!   at the end of the group ([`Error::InvalidArgument`]), when nothing has moved.
 //! - *Messages among each other* move at once: those of one group, and those that were started one
-//!   after the other. None of them may write what another one reads or writes.
+//!   after the other. None of them may write what another one reads or writes. Nor may a collective
+//!   call that is started while such a message is not done.
+//! - *Memory that is mapped twice*, at several addresses, is taken for several memories, and so are
+//!   views of other ranks' heaps.
 //! - *Communicators* go their own ways: in one group, on several streams, or started. Their calls
 //!   share no memory that one of them writes. In one group this is refused.
 //!
