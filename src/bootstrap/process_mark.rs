@@ -55,7 +55,7 @@ impl ProcessMark {
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         let start = stat.and_then(|stat| start_time(&stat)).unwrap_or(0);
-        let mark = Self { pid, start, namespace: namespace_of_proc() };
+        let mark = Self { pid, start, namespace: namespace_of_proc(), clock: clock() };
         (pid != 0 && mark.namespace != 0).then_some(mark)
     }
 
