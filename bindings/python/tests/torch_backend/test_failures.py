@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch_ranks import Killed, assert_error, assert_nothing_left, outcomes, run
 from torch._C._distributed_c10d import ErrorType
 
+from shmccl import _core
+
 
 def backend():
     return dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
@@ -181,7 +183,7 @@ def alone_in_its_group():
     """A group to which the other rank does not come."""
     store = dist.PrefixStore("lone", over())
     return type(backend())(store=store, rank=0, size=2, timeout=timedelta(seconds=600), name="lone", ranks=[], place="here",
-                           reconfigurable=False)
+                           reconfigurable=False, id=str(_core.UniqueId._brief(600.0)))
 
 
 def meets():

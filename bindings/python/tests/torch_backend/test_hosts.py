@@ -14,6 +14,7 @@ from torch_ranks import init, run
 from torch.distributed import ReduceOp
 
 import shmccl.torch
+from shmccl.torch import _meeting
 
 pytestmark = pytest.mark.skipif(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14), reason="needs torch 2.14")
 
@@ -30,6 +31,32 @@ def on_hosts(program, layout, timeout=60):
         program(rank, n)
 
     return main
+
+
+def looks_late(rank, n, path):
+    """Rank 1 looks for the text of rank 0 only when that has all texts, and goes on."""
+    dist.destroy_process_group()
+    os.environ["SHMCCL_TORCH_HOST"] = "ab"[rank]
+    shmccl.torch._place.cache_clear()
+    store = dist.PrefixStore("late", dist.FileStore(path, n))
+    if rank == 0:
+        come = _meeting.come
+
+        def tells(*arguments, **named):
+            meeting = come(*arguments, **named)
+            store.set("rank 0 has all", "1")
+            return meeting
+
+        _meeting.come = tells
+    else:
+        have = _meeting.Keys.have
+        _meeting.Keys.have = lambda keys, ranks: store.check(["rank 0 has all"]) and have(keys, ranks)
+    init(rank, n, path, timeout=60)
+    dist.barrier()
+
+
+def test_a_rank_that_looks_late_for_the_first_one_of_another_host_finds_it(tmp_path):
+    run(2, looks_late, str(tmp_path / "store"))
 
 
 def value(rank, count, dtype):

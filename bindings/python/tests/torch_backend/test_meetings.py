@@ -124,8 +124,8 @@ def test_wherever_a_rank_dies_on_its_way_into_a_group_all_others_are_told():
 
 def test_a_first_rank_that_has_died_before_another_one_came_is_told_to_that_one():
     store, now = dist.HashStore(), _meeting._now()
-    pid, start, namespace = _meeting._own_mark(os.getpid()).split(".")
-    dead = _meeting.Text("here", f"{pid}.{int(start) + 1}.{namespace}", now, f"shmccl-{0:032}")
+    pid, start, rest = _meeting._own_mark(os.getpid()).split(".", 2)
+    dead = _meeting.Text("here", f"{pid}.{int(start) + 1}.{rest}", now, f"shmccl-{0:032}", "")
     _meeting.Keys(store, "0").set(0, dead)
     with pytest.raises(dist.DistBackendError, match=r"rank 0 \(process \d+\) was lost"):
         _meeting.come(store, "0", 1, 3, datetime.timedelta(seconds=10), [0, 1, 2], "here")

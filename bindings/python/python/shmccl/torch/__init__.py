@@ -95,8 +95,6 @@ def _create(options, backend_options):
     other = _meeting.elsewhere(meeting, options.group_rank)
     if other is None:
         return make(**group, ranks=ranks, id=meeting.id, processes=meeting.processes)
-    if options.group_rank == 0:
-        _meeting.call_off(meeting)
     if os.environ.get("SHMCCL_TORCH_HOSTS") == "deny":
         raise dist.DistBackendError(f"shmccl: group '{options.group_id}': {other}, and SHMCCL_TORCH_HOSTS=deny")
     from ._hosts import SeveralHosts
@@ -105,7 +103,12 @@ def _create(options, backend_options):
         here = _meeting.come_here(**group, place=_place())
         return make(**group, id=here.id, processes=here.processes)
 
-    return SeveralHosts(make_here, meeting.places, **group, ranks=ranks)
+    try:
+        return SeveralHosts(make_here, meeting.places, **group, ranks=ranks)
+    finally:
+        # Others may have looked for the text of rank 0 until now: they believe none under whose id nobody receives.
+        if options.group_rank == 0:
+            _meeting.call_off(meeting)
 
 
 def _backend(group=None):
