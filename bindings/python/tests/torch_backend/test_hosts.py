@@ -283,13 +283,14 @@ def own_deadline(rank, n):
     store = group().get_group_store()
     dist.barrier()
     if rank == 1:
-        return store.wait(["over"])
+        # Whoever goes before all others have seen their deadlines is lost to them.
+        return store.wait([f"over {peer}" for peer in range(n) if peer != rank])
     options = dist.AllreduceOptions()
     options.timeout = datetime.timedelta(milliseconds=300)
     # Rank 2 may see first that rank 0 has gone.
     with pytest.raises(RuntimeError, match="[Tt]imed out" if rank == 0 else ""):
         backend().allreduce([torch.ones(4)], options).wait()
-    store.set("over", "1")
+    store.set(f"over {rank}", "1")
 
 
 @pytest.mark.parametrize("layout", ("aab", "ab"))
