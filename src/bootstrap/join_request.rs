@@ -53,6 +53,24 @@ pub(crate) struct RankClaim {
     pub(crate) n_members: u32,
 }
 
+impl RankClaim {
+    /// Returns what asks for this rank in a meeting of job `job_id`.
+    fn request(self, job_id: u64, options: &Options) -> JoinRequest {
+        let Self { rank, n_ranks, n_members } = self;
+        JoinRequest {
+            header: JoinRequest::header(job_id),
+            layout_version: LAYOUT_VERSION,
+            rank: rank.get(),
+            n_ranks,
+            n_members,
+            backing: options.backing.code(),
+            reserved: 0,
+            heap_len: options.heap_len,
+            timeout_ms: milliseconds(options.timeout),
+        }
+    }
+}
+
 /// Enters a meeting with the claim `part`, and joins the job when all have come. Meanwhile `guard`
 /// checks.
 ///
@@ -69,18 +87,7 @@ pub(crate) fn meet(
     options: &Options,
     guard: Option<WaitGuard>,
 ) -> Result<Joining> {
-    let RankClaim { rank, n_ranks, n_members } = part;
-    let request = JoinRequest {
-        header: JoinRequest::header(point.job_id),
-        layout_version: LAYOUT_VERSION,
-        rank: rank.get(),
-        n_ranks,
-        n_members,
-        backing: options.backing.code(),
-        reserved: 0,
-        heap_len: options.heap_len,
-        timeout_ms: milliseconds(options.timeout),
-    };
+    let request = part.request(point.job_id, options);
     let mut joining = come(point, &request, options.timeout, guard)?;
     // No launcher has decided the options for all.
     joining.options = options.clone();
@@ -120,7 +127,7 @@ pub(crate) fn meet_by_name(
     options: &Options,
     host: impl Fn(MeetingPoint) -> Result<()>,
 ) -> Result<Joining> {
-    let RankClaim { rank, n_ranks, n_members } = part;
+    let rank = part.rank;
     let deadline = Deadline::after(options.timeout);
     let (socket, job_id, host) = loop {
         let point = MeetingPoint { name: name.to_owned(), job_id: fresh_job_id(), epoch: FIRST_EPOCH };
@@ -144,17 +151,7 @@ pub(crate) fn meet_by_name(
         // Another rank has the name, and does not listen yet.
         let _ = poll(&mut [], PollTimeout::from(1_u8));
     };
-    let request = JoinRequest {
-        header: JoinRequest::header(job_id),
-        layout_version: LAYOUT_VERSION,
-        rank: rank.get(),
-        n_ranks,
-        n_members,
-        backing: options.backing.code(),
-        reserved: 0,
-        heap_len: options.heap_len,
-        timeout_ms: milliseconds(options.timeout),
-    };
+    let request = part.request(job_id, options);
     let lost = |error| match error {
         Error::Revoked { by: None, .. } if host != rank => Error::PeerLost { rank: host },
         error => error,
