@@ -5,7 +5,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -17,6 +16,7 @@ use super::socket::{poll_timeout, resource_error};
 use crate::error::Result;
 use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
+use crate::shm::undivided::{ForkMutex, undivided};
 use crate::sync::grace::Grace;
 
 /// A meeting to which nobody has come.
@@ -36,32 +36,38 @@ struct Waiter {
     wake: OwnedFd,
 }
 
-static WAITER: Mutex<Option<Waiter>> = Mutex::new(None);
+static WAITER: ForkMutex<Option<Waiter>> = ForkMutex::new(None);
 
 /// Has somebody wait until the first process comes to a meeting, or until its patience is over.
 ///
 /// # Errors
 /// [`Error::ResourceLimit`](crate::error::Error::ResourceLimit).
 pub(super) fn wait_for_first(host: WaitingHost) -> Result<()> {
-    let mut waiter = WAITER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(waiter) = waiter.as_mut().filter(|waiter| waiter.owner.is_this()) {
-        waiter.new.push(host);
-        // A pipe that is full wakes it all the same.
-        let _ = write(&waiter.wake, &[0]);
-        return Ok(());
-    }
-    let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
-    let (woken, wake) = pipe.map_err(|errno| resource_error("opening a pipe", errno.into()))?;
-    let builder = std::thread::Builder::new().name("shmccl meetings".to_owned());
-    builder
-        .spawn(move || {
+    WAITER.with(|waiter| {
+        if let Some(waiter) = waiter.as_mut().filter(|waiter| waiter.owner.is_this()) {
+            waiter.new.push(host);
+            // A pipe that is full wakes it all the same.
+            let _ = write(&waiter.wake, &[0]);
+            return Ok(());
+        }
+        *waiter = Some(Waiter::start(host)?);
+        Ok(())
+    })
+}
+
+impl Waiter {
+    fn start(first: WaitingHost) -> Result<Self> {
+        let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
+        let (woken, wake) = pipe.map_err(|errno| resource_error("opening a pipe", errno.into()))?;
+        let wait = move || {
             // Signals are the application's. It cannot fail with a valid set.
             let _ = SigSet::all().thread_block();
             wait_at_all(&woken);
-        })
-        .map_err(|error| resource_error("starting a thread", error))?;
-    *waiter = Some(Waiter { owner: OwnerProcess::this(), new: vec![host], wake });
-    Ok(())
+        };
+        let builder = std::thread::Builder::new().name("shmccl meetings".to_owned());
+        undivided(|| builder.spawn(wait)).map_err(|error| resource_error("starting a thread", error))?;
+        Ok(Self { owner: OwnerProcess::this(), new: vec![first], wake })
+    }
 }
 
 /// Waits at all meetings, until there is none.
@@ -88,12 +94,13 @@ fn wait_at_all(woken: &OwnedFd) {
 
 /// Takes the meetings that are new. Returns whether there are any; without one the thread is over.
 fn take_new(hosts: &mut Vec<WaitingHost>) -> bool {
-    let mut waiter = WAITER.lock().unwrap_or_else(PoisonError::into_inner);
-    hosts.extend(waiter.iter_mut().flat_map(|waiter| std::mem::take(&mut waiter.new)));
-    if hosts.is_empty() {
-        *waiter = None;
-    }
-    !hosts.is_empty()
+    WAITER.with(|waiter| {
+        hosts.extend(waiter.iter_mut().flat_map(|waiter| std::mem::take(&mut waiter.new)));
+        if hosts.is_empty() {
+            *waiter = None;
+        }
+        !hosts.is_empty()
+    })
 }
 
 /// Leads a meeting in a thread of its own, which inherits that all signals are blocked. Where there
@@ -102,7 +109,7 @@ fn lead(host: WaitingHost) {
     let builder = std::thread::Builder::new().name("shmccl meeting".to_owned());
     let (give, taken) = std::sync::mpsc::sync_channel::<WaitingHost>(1);
     let run = |host: WaitingHost| (host.lead)(host.listener, host.patience);
-    match builder.spawn(move || taken.recv().into_iter().for_each(run)) {
+    match undivided(|| builder.spawn(move || taken.recv().into_iter().for_each(run))) {
         Ok(_) => drop(give.send(host)),
         Err(_) => run(host),
     }

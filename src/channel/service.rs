@@ -19,6 +19,7 @@ use crate::faults::{Faults, Injector};
 use crate::heap::layout::{FIFO_SLOTS, FifoCells, N_FIFOS};
 use crate::logs::PROXY;
 use crate::rank::Rank;
+use crate::shm::undivided::undivided;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{
     Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
@@ -105,9 +106,8 @@ impl ProxyThread {
         let stop = Arc::new(Latch::default());
         let doorbell = served.wait_point.doorbell.clone();
         let mut server = Server::new(Arc::clone(mapped), served, Arc::clone(&stop), policy)?;
-        let thread = std::thread::Builder::new()
-            .name("shmccl-proxy".into())
-            .spawn(move || server.run(handler))
+        let builder = std::thread::Builder::new().name("shmccl-proxy".into());
+        let thread = undivided(|| builder.spawn(move || server.run(handler)))
             .map_err(|source| resource_error("starting the proxy thread", source))?;
         Ok(Self { mapped: Arc::clone(mapped), doorbell, stop, thread: Some(thread) })
     }

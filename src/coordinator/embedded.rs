@@ -24,6 +24,7 @@ use crate::launch::Program;
 use crate::logs::COORDINATOR;
 use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
+use crate::shm::undivided::undivided;
 use crate::sync::grace::Grace;
 
 /// The properties of a pool.
@@ -196,7 +197,8 @@ impl Pool {
             coordinator.serve()
         };
         let builder = std::thread::Builder::new().name("shmccl coordinator".to_owned());
-        self.coordinator = Some(builder.spawn(serve).map_err(|error| resource_error(ACTION, error))?);
+        let started = undivided(|| builder.spawn(serve));
+        self.coordinator = Some(started.map_err(|error| resource_error(ACTION, error))?);
         self.stop = Some(stop);
         Ok(tally)
     }

@@ -40,6 +40,7 @@ use crate::launch::Program;
 use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
 use crate::shm::system::pidfd_signal;
+use crate::shm::undivided::undivided;
 use crate::sync::grace::Grace;
 use crew::{Crew, FleetPlan};
 
@@ -208,7 +209,7 @@ impl Fleet {
         let (sender, started) = channel();
         let builder = std::thread::Builder::new().name("shmccl fleet".to_owned()).stack_size(256 << 10);
         let run = move || Crew::new(plan, options.restarts).run(&stop_pipe, &sender, on_end);
-        let thread = builder.spawn(run).map_err(|error| resource_error(ACTION, error))?;
+        let thread = undivided(|| builder.spawn(run)).map_err(|error| resource_error(ACTION, error))?;
         let mut fleet = Self {
             devices: Vec::new(),
             stop: Some(stop),

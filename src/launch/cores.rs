@@ -13,10 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Result};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::{Mutex, PoisonError};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+
+use crate::shm::undivided::ForkMutex;
 
 /// A physical core: the hardware threads of it that this process may use, in order; never empty.
 pub(super) type PhysicalCore = Vec<usize>;
@@ -28,7 +29,7 @@ struct OwnClaims {
     taken: Option<BTreeSet<usize>>,
 }
 
-static OWN: Mutex<OwnClaims> = Mutex::new(OwnClaims { held: BTreeMap::new(), taken: None });
+static OWN: ForkMutex<OwnClaims> = ForkMutex::new(OwnClaims { held: BTreeMap::new(), taken: None });
 
 fn address(core: usize) -> Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("shmccl-core-{core}"))
@@ -42,14 +43,15 @@ fn is_taken(core: usize) -> bool {
 
 /// Claims a core for as long as this process lives. Returns whether no other process has it.
 pub(crate) fn claim(core: usize) -> bool {
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if own.held.contains_key(&core) {
-        return true;
-    }
-    match address(core).and_then(|address| UnixDatagram::bind_addr(&address)) {
-        Ok(socket) => own.held.insert(core, socket).is_none(),
-        Err(error) => error.kind() != ErrorKind::AddrInUse,
-    }
+    OWN.with(|own| {
+        if own.held.contains_key(&core) {
+            return true;
+        }
+        match address(core).and_then(|address| UnixDatagram::bind_addr(&address)) {
+            Ok(socket) => own.held.insert(core, socket).is_none(),
+            Err(error) => error.kind() != ErrorKind::AddrInUse,
+        }
+    })
 }
 
 /// Finds the cores of `cores` that other jobs had at the first call, `plan`s around them, and
@@ -60,10 +62,7 @@ pub(super) fn plan_around<P>(
     firsts: impl Fn(&P) -> Vec<usize>,
 ) -> P {
     let look = || cores.iter().flatten().copied().filter(|core| is_taken(*core)).collect();
-    let mut taken = {
-        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        own.taken.get_or_insert_with(look).clone()
-    };
+    let mut taken = OWN.with(|own| own.taken.get_or_insert_with(look).clone());
     loop {
         let plan = plan(&taken);
         let wanted: Vec<_> = firsts(&plan).into_iter().filter(|core| !taken.contains(core)).collect();
@@ -72,7 +71,7 @@ pub(super) fn plan_around<P>(
             return plan;
         }
         taken.extend(lost);
-        OWN.lock().unwrap_or_else(PoisonError::into_inner).taken = Some(taken.clone());
+        OWN.with(|own| own.taken = Some(taken.clone()));
     }
 }
 
@@ -112,7 +111,7 @@ mod tests {
         // No machine has such a core.
         let core = 1 << 20 | std::process::id() as usize;
         assert!(!is_taken(core) && claim(core) && claim(core) && is_taken(core));
-        let held = OWN.lock().unwrap().held.remove(&core).unwrap();
+        let held = OWN.with(|own| own.held.remove(&core)).unwrap();
         assert!(!claim(core), "another process has it");
         drop(held);
         assert!(!is_taken(core));

@@ -16,6 +16,7 @@ use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
+use crate::shm::undivided::undivided;
 use crate::trace::{TraceFile, from_environment};
 
 /// The part that the process returning from [`launch`] had in the job.
@@ -163,7 +164,7 @@ pub fn spawn_threads<A: Send, R: Send>(
         let mut threads = Vec::new();
         for (rank, argument) in (0..n_ranks).map(Rank::known).zip(arguments) {
             let builder = std::thread::Builder::new().name(format!("rank {rank}"));
-            match builder.spawn_scoped(scope, move || run(rank, argument)) {
+            match undivided(|| builder.spawn_scoped(scope, move || run(rank, argument))) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     note(resource_error("starting a thread", error));

@@ -4,7 +4,6 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -19,10 +18,11 @@ use crate::error::{DeviceName, Error, ExitCause, Result};
 use crate::process::{OwnedChild, has_ended, no_input};
 use crate::rank::Rank;
 use crate::shm::system::{pidfd_kill, pidfd_open, pidfd_signal};
+use crate::shm::undivided::ForkMutex;
 use crate::sync::grace::Grace;
 
 /// Held while a descriptor is inheritable, so that only the process it is meant for inherits it.
-static SPAWNING: Mutex<()> = Mutex::new(());
+static SPAWNING: ForkMutex<()> = ForkMutex::new(());
 
 /// What errors say was being done.
 const STARTING: &str = "starting a device process";
@@ -130,11 +130,13 @@ fn spawn(command: &mut Command, inherited: &OwnedFd) -> Result<Child> {
         fcntl(inherited, FcntlArg::F_SETFD(flags))
             .map_err(|errno| call_error("passing on the control socket", "the system call fcntl", errno))
     };
-    let _one_at_a_time = SPAWNING.lock().unwrap_or_else(PoisonError::into_inner);
-    set(FdFlag::empty())?;
-    let child = crate::process::spawn(command);
-    set(FdFlag::FD_CLOEXEC)?;
-    child.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+    let child = SPAWNING.with(|()| -> Result<_> {
+        set(FdFlag::empty())?;
+        let child = crate::process::spawn(command);
+        set(FdFlag::FD_CLOEXEC)?;
+        Ok(child)
+    });
+    child?.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
         // Of the program, which this user may not execute.
         Some(Errno::EACCES) => Error::os(STARTING, error),
         _ => call_error(STARTING, "the system call clone3 (or dup2, execve)", error),

@@ -20,8 +20,9 @@
 //! ordinary memory of the child, also in a core dump.
 //!
 //! # Locks
-//! The registry is locked from before the fork until after it, in parent and child, and whenever a
-//! mapping comes or goes. So no fork finds a mapping that the registry does not know. Whoever holds
+//! No thread is amid an [undivided](super::undivided) step, such as starting a thread. The registry
+//! is locked from before the fork until after it, in parent and child, and whenever a mapping comes
+//! or goes. So no fork finds a mapping that the registry does not know. Whoever holds
 //! the lock maps and unmaps, and takes no other lock. The handler in the child allocates nothing
 //! and frees nothing: it makes system calls on what was written down before.
 //!
@@ -36,7 +37,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLockWriteGuard, Weak};
 
 use nix::errno::Errno;
 use nix::sys::mman::{MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
@@ -45,6 +46,7 @@ use nix::unistd::{Whence, lseek};
 use super::copy::{self, StorePurpose};
 use super::limits::{self, Store};
 use super::ranges::{Range, Ranges};
+use super::undivided::keep_all_outside;
 use super::{PAGE, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
@@ -59,10 +61,16 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
 
-/// The lock of the thread that is in a fork.
+/// The locks of the thread that is in a fork.
 static HELD: HeldAcrossFork = HeldAcrossFork(UnsafeCell::new(None));
 
-struct HeldAcrossFork(UnsafeCell<Option<MutexGuard<'static, Registry>>>);
+struct HeldAcrossFork(UnsafeCell<Option<ForkLocks>>);
+
+/// What a fork holds, in the order in which it lets go.
+struct ForkLocks {
+    registry: MutexGuard<'static, Registry>,
+    _steps: Option<RwLockWriteGuard<'static, ()>>,
+}
 
 // SAFETY: only the thread that has the lock touches it, between `before_fork` and the end of that
 // fork; and in the child that thread's copy, which is the only thread.
@@ -138,6 +146,12 @@ pub(crate) fn count() -> u64 {
 
 /// Keeps this process from forking while it is held, and takes note of what is mapped.
 pub(super) fn hold() -> MutexGuard<'static, Registry> {
+    handle();
+    lock()
+}
+
+/// Has the handlers called at each fork from now on.
+pub(super) fn handle() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
         // SAFETY: the three functions stay where they are: code of this library is not unloaded,
@@ -146,7 +160,6 @@ pub(super) fn hold() -> MutexGuard<'static, Registry> {
         // Out of memory at the very start. Children have no shared memory then.
         let _ = refused;
     });
-    lock()
 }
 
 fn lock() -> MutexGuard<'static, Registry> {
@@ -345,17 +358,18 @@ fn pointer(address: u64) -> NonNull<u8> {
 }
 
 extern "C" fn before_fork() {
+    let steps = keep_all_outside();
     let mut registry = lock();
     registry.copy_lent();
-    // SAFETY: this thread has the lock, so no other one looks.
-    unsafe { *HELD.0.get() = Some(registry) };
+    // SAFETY: this thread has the registry's lock, so no other one looks.
+    unsafe { *HELD.0.get() = Some(ForkLocks { registry, _steps: steps }) };
 }
 
 extern "C" fn in_parent() {
     // SAFETY: this thread has had the lock since `before_fork`.
     let held = unsafe { (*HELD.0.get()).take() };
-    if let Some(mut registry) = held {
-        registry.drop_copy();
+    if let Some(mut held) = held {
+        held.registry.drop_copy();
     }
 }
 
@@ -363,7 +377,7 @@ extern "C" fn in_child() {
     // SAFETY: as in `in_parent`; there is no other thread.
     let held = unsafe { (*HELD.0.get()).take() };
     plain::add(&FORKS, 1);
-    if let Some(mut registry) = held {
-        registry.make_private();
+    if let Some(mut held) = held {
+        held.registry.make_private();
     }
 }

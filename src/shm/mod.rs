@@ -48,6 +48,7 @@ pub mod reduce;
 pub mod segment;
 pub(crate) mod system;
 pub mod ticks;
+pub mod undivided;
 pub mod view;
 pub mod window;
 

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread::{self, ThreadId};
 
 use nix::errno::Errno;
@@ -25,6 +25,7 @@ use nix::unistd::{Pid, pipe2};
 
 use super::limits;
 use crate::error::Error;
+use crate::shm::undivided::ForkMutex;
 use crate::sync::header::Creator;
 
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
@@ -141,8 +142,11 @@ pub(crate) enum SocketRefusal {
 /// Takes possession of the `SOCK_SEQPACKET` socket that the process `launcher` has made and left
 /// open for this process as number `raw`. Succeeds at most once per process.
 pub(crate) fn inherited_socket(raw: RawFd, launcher: i32) -> Result<OwnedFd, SocketRefusal> {
-    static TAKEN_BY: Mutex<Option<u32>> = Mutex::new(None);
-    let mut taken_by = TAKEN_BY.lock().unwrap_or_else(PoisonError::into_inner);
+    static TAKEN_BY: ForkMutex<Option<u32>> = ForkMutex::new(None);
+    TAKEN_BY.with(|taken_by| take_socket(raw, launcher, taken_by))
+}
+
+fn take_socket(raw: RawFd, launcher: i32, taken_by: &mut Option<u32>) -> Result<OwnedFd, SocketRefusal> {
     let this = std::process::id();
     match *taken_by {
         Some(process) if process == this => return Err(SocketRefusal::Taken),
@@ -253,7 +257,7 @@ pub(crate) struct Interrupt {
 static INTERRUPTS: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
 
 /// Whether an [`InterruptWatch`] is alive.
-static WATCHED: Mutex<bool> = Mutex::new(false);
+static WATCHED: ForkMutex<bool> = ForkMutex::new(false);
 
 /// Turns SIGINT, SIGTERM and SIGHUP, and SIGQUIT where it was asked for, into readiness of a
 /// descriptor while it lives.
@@ -280,19 +284,19 @@ impl InterruptWatch {
     }
 
     fn install(heeds_quit: bool) -> io::Result<Option<Self>> {
-        let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
-        if *watched {
+        let is_first = WATCHED.with(|watched| {
+            if !*watched && INTERRUPTS.get().is_none() {
+                let ends = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+                INTERRUPTS.set(ends).unwrap_or_else(|_| unreachable!("WATCHED is held"));
+            }
+            io::Result::Ok(!std::mem::replace(watched, true))
+        })?;
+        if !is_first {
             return Ok(None);
-        }
-        if INTERRUPTS.get().is_none() {
-            let ends = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-            INTERRUPTS.set(ends).unwrap_or_else(|_| unreachable!("WATCHED is held"));
         }
         let handler = SigHandler::SigAction(note_interrupt);
         let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
         let mut watch = Self { previous: Vec::new(), blocked: (thread::current().id(), SigSet::empty()) };
-        *watched = true;
-        drop(watched);
         // An interrupt of an earlier watch is not this one's. All that come from here on are.
         while watch.next().is_some() {}
         let quit = heeds_quit.then_some(Signal::SIGQUIT);
@@ -346,7 +350,7 @@ impl Drop for InterruptWatch {
         while !self.previous.is_empty() {
             self.restore_last();
         }
-        *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        WATCHED.with(|watched| *watched = false);
     }
 }
 
@@ -392,34 +396,36 @@ pub(crate) fn within_file_size<T>(write: impl FnOnce() -> io::Result<T>) -> io::
 pub(crate) struct KeptChildren(());
 
 /// How many [`KeptChildren`] there are, and what the first one has replaced.
-static KEPT_CHILDREN: Mutex<(usize, Option<libc::sigaction>)> = Mutex::new((0, None));
+static KEPT_CHILDREN: ForkMutex<(usize, Option<libc::sigaction>)> = ForkMutex::new((0, None));
 
 impl KeptChildren {
     pub(crate) fn start() -> Self {
-        let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.0 += 1;
-        if kept.0 == 1 {
-            kept.1 = action_of_sigchld(None)
-                .filter(|it| it.sa_sigaction == libc::SIG_IGN || it.sa_flags & libc::SA_NOCLDWAIT != 0);
-            if let Some(mut action) = kept.1 {
-                action.sa_flags &= !libc::SA_NOCLDWAIT;
-                if action.sa_sigaction == libc::SIG_IGN {
-                    action.sa_sigaction = libc::SIG_DFL;
+        KEPT_CHILDREN.with(|(count, before)| {
+            *count += 1;
+            if *count == 1 {
+                *before = action_of_sigchld(None)
+                    .filter(|it| it.sa_sigaction == libc::SIG_IGN || it.sa_flags & libc::SA_NOCLDWAIT != 0);
+                if let Some(mut action) = *before {
+                    action.sa_flags &= !libc::SA_NOCLDWAIT;
+                    if action.sa_sigaction == libc::SIG_IGN {
+                        action.sa_sigaction = libc::SIG_DFL;
+                    }
+                    action_of_sigchld(Some(&action));
                 }
-                action_of_sigchld(Some(&action));
             }
-        }
+        });
         Self(())
     }
 }
 
 impl Drop for KeptChildren {
     fn drop(&mut self) {
-        let mut kept = KEPT_CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.0 -= 1;
-        if kept.0 == 0 {
-            kept.1.take().and_then(|before| action_of_sigchld(Some(&before)));
-        }
+        KEPT_CHILDREN.with(|(count, before)| {
+            *count -= 1;
+            if *count == 0 {
+                before.take().and_then(|before| action_of_sigchld(Some(&before)));
+            }
+        });
     }
 }
 

@@ -2,6 +2,8 @@
 //! no rank.
 
 use std::io::{PipeReader, Read, Write, pipe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
@@ -10,6 +12,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use shmccl::channel::Channel;
 use shmccl::heap::{DeviceAddress, DeviceMemory};
 use shmccl::reduce::ReduceOp;
+use shmccl::shm::undivided::{ForkMutex, undivided};
 use shmccl::shm::{Backing, Identity, Segment, Span};
 use shmccl::{Collectives, Communicator, Error, Event, Rank};
 use support::wait_until;
@@ -193,5 +196,35 @@ pub(crate) fn short() -> shmccl::Result<()> {
     assert!(matches!(waitpid(forked, None).unwrap(), WaitStatus::Signaled(_, Signal::SIGSEGV, _)));
     assert_eq!(buffer.get(0)?, 1);
     say(format_args!("nothing is shared"));
+    Ok(())
+}
+
+#[test]
+fn a_fork_waits_for_the_steps_of_other_threads_and_for_none_of_its_own() {
+    plays("steps", "no step is divided");
+}
+
+/// Forks while another thread is in a step, and inside one.
+pub(crate) fn steps() -> shmccl::Result<()> {
+    static LAST: ForkMutex<u32> = ForkMutex::new(0);
+    let is_done = AtomicBool::new(false);
+    let (mut hears, mut tells) = pipe().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            LAST.with(|last| {
+                tells.write_all(&[1]).unwrap();
+                // A fork that does not wait has come long before.
+                std::thread::sleep(Duration::from_millis(50));
+                *last += 1;
+                is_done.store(true, Ordering::Relaxed);
+            });
+        });
+        hears.read_exact(&mut [0]).unwrap();
+        ends_well(child(|| is_done.load(Ordering::Relaxed) && LAST.with(|last| *last == 1)));
+    });
+    let inside = undivided(|| LAST.with(|_| child(|| true)));
+    ends_well(inside);
+    ends_well(child(|| LAST.with(|last| *last == 1)));
+    say(format_args!("no step is divided"));
     Ok(())
 }

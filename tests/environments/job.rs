@@ -204,6 +204,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         "private" => return forks::private(),
         "refused" => return forks::refused(),
         "short" => return forks::short(),
+        "steps" => return forks::steps(),
         "host" => return pauses::host(),
         "guest" => return pauses::guest(),
         _ => {}

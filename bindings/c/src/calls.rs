@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
 
 use shmccl::comm::{Blocks, RecvBytes, RegisteredPlan, SendBytes, Submit};
 use shmccl::reduce::{DataType, ReduceOp, Scalar};
+use shmccl::shm::undivided::ForkMutex;
 use shmccl::{Collectives, Rank, StatusHandle};
 
 use crate::comm::CommState;
 use crate::failure::{Failure, answer};
-use crate::handles::lock;
 use crate::operand::Operand;
 use crate::types::shmcclResult_t;
 use crate::types::{DataTypeCode, RedOpCode, data_type, elements, required, unsigned};
@@ -409,7 +408,8 @@ fn too_many(count: usize) -> Failure {
 }
 
 /// Operators that `shmcclRedOpCreatePreMulSum` has made, by their codes.
-static OPERATORS: Mutex<Operators> = Mutex::new(Operators { made: BTreeMap::new(), next: FIRST_MADE });
+static OPERATORS: ForkMutex<Operators> =
+    ForkMutex::new(Operators { made: BTreeMap::new(), next: FIRST_MADE });
 
 /// The code of the first operator that is made.
 const FIRST_MADE: RedOpCode = 0x100;
@@ -419,9 +419,18 @@ struct Operators {
     next: RedOpCode,
 }
 
+impl Operators {
+    fn add(&mut self, operator: ReduceOp) -> RedOpCode {
+        let code = self.next;
+        self.made.insert(code, operator);
+        self.next += 1;
+        code
+    }
+}
+
 fn operator(code: RedOpCode) -> Result<ReduceOp, Failure> {
     let plain = usize::try_from(code).ok().and_then(|code| ReduceOp::PLAIN.get(code).cloned());
-    let made = || lock(&OPERATORS).made.get(&code).cloned();
+    let made = || OPERATORS.with(|operators| operators.made.get(&code).cloned());
     let unknown = || Failure::argument(format!("op is {code}, which is no shmcclRedOp_t, or was destroyed"));
     plain.or_else(made).ok_or_else(unknown)
 }
@@ -452,10 +461,7 @@ pub unsafe extern "C" fn shmcclRedOpCreatePreMulSum(
         let target = required(op, "op")?;
         // SAFETY: the caller's duties are the same.
         let made = unsafe { pre_mul_sum(scalar, data_type(datatype)?) }?;
-        let mut operators = lock(&OPERATORS);
-        *target = operators.next;
-        operators.made.insert(*target, made);
-        operators.next += 1;
+        *target = OPERATORS.with(|operators| operators.add(made));
         Ok(())
     })
 }
@@ -464,7 +470,7 @@ pub unsafe extern "C" fn shmcclRedOpCreatePreMulSum(
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclRedOpDestroy(op: RedOpCode) -> shmcclResult_t {
     answer(|| {
-        let made = lock(&OPERATORS).made.remove(&op);
+        let made = OPERATORS.with(|operators| operators.made.remove(&op));
         let text = format!("op is {op}, expected one of shmcclRedOpCreatePreMulSum");
         made.map(drop).ok_or_else(|| Failure::argument(text))
     })

@@ -10,6 +10,7 @@ use shmccl::comm::Aborter;
 use shmccl::heap::{HeapView, Region};
 use shmccl::rank::check_n_ranks;
 use shmccl::shm::Span;
+use shmccl::shm::undivided::undivided;
 use shmccl::sync::Revocation;
 use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
 
@@ -395,8 +396,9 @@ fn prepare_all(places: Vec<CommPlace>, comms: Vec<Communicator>) -> Result<Vec<s
     // SAFETY: a handle is a number, and leads nowhere.
     unsafe impl Send for Handle {}
     std::thread::scope(|scope| {
-        let spawn =
-            |(place, comm): (CommPlace, Communicator)| scope.spawn(move || place.adopt(comm).map(Handle));
+        let spawn = |(place, comm): (CommPlace, Communicator)| {
+            undivided(|| scope.spawn(move || place.adopt(comm).map(Handle)))
+        };
         let threads: Vec<_> = places.into_iter().zip(comms).map(spawn).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Handle, Failure>>| {
             thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic))).map(|handle| handle.0)

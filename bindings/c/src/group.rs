@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use shmccl::Group;
+use shmccl::shm::undivided::undivided;
 
 use crate::calls::Call;
 use crate::comm::{CommState, LockedComm, RankInit};
@@ -150,7 +151,8 @@ pub extern "C" fn shmcclGroupEnd() -> shmcclResult_t {
 fn make_all(inits: &[PendingInit]) -> Result<(), Failure> {
     let made = std::thread::scope(|scope| {
         let inits = inits.iter().map(|pending| &pending.init);
-        let threads: Vec<_> = inits.map(|init| scope.spawn(|| init.meet().map(|comm| comm.addr()))).collect();
+        let threads: Vec<_> =
+            inits.map(|init| undivided(|| scope.spawn(|| init.meet().map(|comm| comm.addr())))).collect();
         let end = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
         };
@@ -196,7 +198,8 @@ fn run_all(shares: Vec<Share>) -> Result<(), Failure> {
     let (enqueued, now): (Vec<_>, Vec<_>) = shares.into_iter().partition(|share| share.stream.is_some());
     enqueued.into_iter().try_for_each(Share::run)?;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = now.into_iter().map(|share| scope.spawn(|| share.run())).collect();
+        let threads: Vec<_> =
+            now.into_iter().map(|share| undivided(|| scope.spawn(|| share.run()))).collect();
         let end = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
         };

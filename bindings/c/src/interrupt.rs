@@ -2,19 +2,18 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use shmccl::shm::undivided::ForkMutex;
 use shmccl::sync::interrupt;
 
 use crate::failure::{Failure, answer};
-use crate::handles::lock;
 use crate::types::shmcclResult_t;
 
 /// What `shmcclSetInterruptCheck` takes: it returns something else than 0 to end the wait.
 pub type shmcclInterruptCheck_t = Option<unsafe extern "C" fn() -> c_int>;
 
-static CHECK: Mutex<shmcclInterruptCheck_t> = Mutex::new(None);
+static CHECK: ForkMutex<shmcclInterruptCheck_t> = ForkMutex::new(None);
 
 /// Whether there is one, which every call looks at.
 static IS_SET: AtomicBool = AtomicBool::new(false);
@@ -37,7 +36,7 @@ thread_local! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmcclSetInterruptCheck(check: shmcclInterruptCheck_t) -> shmcclResult_t {
     answer(|| {
-        *lock(&CHECK) = check;
+        CHECK.with(|current| *current = check);
         // Relaxed: whoever is told of the check by other means sees it, and others soon do.
         IS_SET.store(check.is_some(), Ordering::Relaxed);
         Ok(())
@@ -59,7 +58,7 @@ pub(crate) fn interruptible(run: impl FnOnce() -> Result<(), Failure>) -> Result
 }
 
 fn says_so() -> bool {
-    let check = *lock(&CHECK);
+    let check = CHECK.with(|current| *current);
     // SAFETY: who has set it answers for this thread, too.
     let ends = check.is_some_and(|check| unsafe { check() } != 0);
     if ends {

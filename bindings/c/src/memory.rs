@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
 
 use shmccl::ArenaBuffer;
 use shmccl::heap::{HeapOffset, Region};
+use shmccl::shm::undivided::ForkMutex;
 
 use crate::comm::CommState;
 use crate::failure::{Failure, answer};
-use crate::handles::lock;
 use crate::types::shmcclResult_t;
 use crate::types::{required, shmcclComm_t};
 
 /// What is allocated, by address.
-static ALLOCATED: Mutex<BTreeMap<usize, ArenaBuffer<u8>>> = Mutex::new(BTreeMap::new());
+static ALLOCATED: ForkMutex<BTreeMap<usize, ArenaBuffer<u8>>> = ForkMutex::new(BTreeMap::new());
 
 /// Allocates `size` bytes of this rank's heap, aligned to 64 bytes at least. Other ranks are not
 /// concerned. Calls move heap memory without staging it, and windows consist of it. Every function
@@ -33,7 +32,7 @@ pub extern "C" fn shmcclMemAlloc(
         if size > 0 {
             let buffer = state.arena.alloc::<u8>(size)?;
             let start = buffer.span().start().as_ptr();
-            lock(&ALLOCATED).insert(start.addr(), buffer);
+            ALLOCATED.with(|allocated| allocated.insert(start.addr(), buffer));
             *ptr = start.cast();
         }
         Ok(())
@@ -48,7 +47,7 @@ pub extern "C" fn shmcclMemFree(ptr: *mut c_void) -> shmcclResult_t {
         if ptr.is_null() {
             return Ok(());
         }
-        let freed = lock(&ALLOCATED).remove(&ptr.addr());
+        let freed = ALLOCATED.with(|allocated| allocated.remove(&ptr.addr()));
         let text = format!("ptr is {ptr:p}, expected what shmcclMemAlloc has returned and nobody has freed");
         freed.map(drop).ok_or_else(|| Failure::argument(text))
     })

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use shmccl::comm::Aborter;
+use shmccl::shm::undivided::ForkMutex;
 use shmccl::{Communicator, Rank, Result};
 
 use crate::allocations::Allocations;
@@ -48,7 +49,7 @@ pub struct Shared {
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 
 /// The communicators that are to leave when the interpreter ends.
-static OPEN: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static OPEN: ForkMutex<Vec<Weak<Shared>>> = ForkMutex::new(Vec::new());
 
 /// The process that these are of. A child of a fork has copies of them, and a thread that held a
 /// lock of one is not there.
@@ -78,11 +79,14 @@ impl Shared {
             recovered,
             successor: OnceLock::new(),
         });
-        let (mut open, process) = (lock(&OPEN), std::process::id());
-        // Relaxed: it changes under the lock, and whoever looks without it asks for its own number.
-        let is_first = OPENED_BY.swap(process, Ordering::Relaxed) != process;
-        open.retain(|other| !is_first && other.strong_count() > 0);
-        open.push(Arc::downgrade(&shared));
+        let process = std::process::id();
+        OPEN.with(|open| {
+            // Relaxed: it changes under the lock, and whoever looks without it asks for its own
+            // number.
+            let is_first = OPENED_BY.swap(process, Ordering::Relaxed) != process;
+            open.retain(|other| !is_first && other.strong_count() > 0);
+            open.push(Arc::downgrade(&shared));
+        });
         Ok(shared)
     }
 
@@ -221,7 +225,7 @@ pub fn leave_all(py: Python<'_>) -> PyResult<()> {
         return Ok(());
     }
     detached(py, || {
-        let open: Vec<_> = lock(&OPEN).drain(..).filter_map(|shared| shared.upgrade()).collect();
+        let open: Vec<_> = OPEN.with(std::mem::take).iter().filter_map(Weak::upgrade).collect();
         open.iter().try_for_each(|shared| shared.leave_at_end())
     })
 }

@@ -162,3 +162,29 @@ def test_children_that_are_killed_at_once_leave_the_parent_its_memory_and_nothin
         comm.barrier()
 
     on_ranks(body, n=2)
+
+
+def test_children_become_ranks_while_threads_of_the_parent_do():
+    def alone():
+        shmccl._core.Communicator.init_rank(1, shmccl.UniqueId(), 0, heap=1 << 20, timeout=20.0).close()
+
+    def body(comm):
+        is_over = threading.Event()
+
+        def become():
+            while not is_over.is_set():
+                alone()
+
+        threads = [threading.Thread(target=become) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(250):
+                # It starts threads, where those of the parent have ended.
+                assert_ends_well(child(lambda: alone() or alone()))
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+
+    on_ranks(body, n=1)

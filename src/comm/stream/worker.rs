@@ -10,6 +10,7 @@ use super::StreamStatus;
 use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
+use crate::shm::undivided::undivided;
 use crate::sync::{ParkCell, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 
 /// The most operations that wait in a stream.
@@ -86,9 +87,8 @@ impl StreamQueue {
     /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(self: &Arc<Self>) -> Result<JoinHandle<()>> {
         let queue = Arc::clone(self);
-        std::thread::Builder::new()
-            .name("shmccl-stream".into())
-            .spawn(move || queue.serve())
+        let builder = std::thread::Builder::new().name("shmccl-stream".into());
+        undivided(|| builder.spawn(move || queue.serve()))
             .map_err(|source| resource_error("starting the thread of a stream", source))
     }
 

@@ -23,6 +23,7 @@ use crate::coordinator::wire::{IoContext, read, write};
 use crate::epoch_id::fresh_job_id;
 use crate::error::Error;
 use crate::heap::{DeviceAddress, DeviceMemory};
+use crate::shm::undivided::undivided;
 
 const CLIENT: IoContext =
     IoContext { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
@@ -92,8 +93,8 @@ impl CopyServer {
                     }
                 }
             };
-            let thread = std::thread::Builder::new().name("shmccl copies".to_owned()).spawn(serve);
-            thread.map_err(|error| resource_error(ACTION, error))?;
+            let builder = std::thread::Builder::new().name("shmccl copies".to_owned());
+            undivided(|| builder.spawn(serve)).map_err(|error| resource_error(ACTION, error))?;
         }
         Ok(Self { socket, service })
     }

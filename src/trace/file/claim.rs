@@ -17,7 +17,6 @@ use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
@@ -25,13 +24,15 @@ use nix::unistd::{SysconfVar, sysconf};
 use serde::Deserialize;
 
 use super::super::json::WRITER;
+use crate::shm::undivided::ForkMutex;
 use crate::sync::header::Creator;
 
 /// The head of a file, in which its writer stands.
 const HEAD: u64 = 1 << 10;
 
 /// The files that this process has claimed.
-static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { files: BTreeSet::new(), last: BTreeMap::new() });
+static CLAIMED: ForkMutex<Claimed> =
+    ForkMutex::new(Claimed { files: BTreeSet::new(), last: BTreeMap::new() });
 
 struct Claimed {
     files: BTreeSet<PathBuf>,
@@ -43,33 +44,38 @@ struct Claimed {
 /// Makes the file of that name, or of the first one after it that is nobody else's: `trace.json`,
 /// `trace-2.json`, ...
 pub(super) fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
-    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut number = claimed.last.get(name).copied().unwrap_or(0);
-    loop {
-        number += 1;
-        let path = numbered(name, number);
-        if claimed.files.contains(&path) {
-            continue;
-        }
-        let file = File::options().write(true).create(true).truncate(false).open(&path)?;
-        // A terminal or /dev/null is for everybody.
-        if file.metadata()?.is_file() {
-            match file.try_lock() {
-                Ok(()) if is_of_this_run(&path) => continue,
-                Ok(()) => file.set_len(0)?,
-                Err(TryLockError::WouldBlock) => continue,
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
-            claimed.files.insert(path.clone());
-            claimed.last.insert(name.to_owned(), number);
-        }
-        return Ok((file, path));
-    }
+    CLAIMED.with(|claimed| claimed.claim(name))
 }
 
 /// Whether this process has claimed a file of that name.
 pub(super) fn has_claimed(name: &Path) -> bool {
-    CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).last.contains_key(name)
+    CLAIMED.with(|claimed| claimed.last.contains_key(name))
+}
+
+impl Claimed {
+    fn claim(&mut self, name: &Path) -> io::Result<(File, PathBuf)> {
+        let mut number = self.last.get(name).copied().unwrap_or(0);
+        loop {
+            number += 1;
+            let path = numbered(name, number);
+            if self.files.contains(&path) {
+                continue;
+            }
+            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+            // A terminal or /dev/null is for everybody.
+            if file.metadata()?.is_file() {
+                match file.try_lock() {
+                    Ok(()) if is_of_this_run(&path) => continue,
+                    Ok(()) => file.set_len(0)?,
+                    Err(TryLockError::WouldBlock) => continue,
+                    Err(TryLockError::Error(error)) => return Err(error),
+                }
+                self.files.insert(path.clone());
+                self.last.insert(name.to_owned(), number);
+            }
+            return Ok((file, path));
+        }
+    }
 }
 
 /// Whether something stands in this file that a process has written which lives, or while this one

@@ -70,6 +70,16 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 // How many forks have led to this process: quicker to ask than for its number.
 std::atomic<int> forks{0};
 
+// Held while a thread is started, and by a fork: glibc frees memory of earlier threads when it starts one, and a child
+// that was forked meanwhile frees it once more. Never destroyed, and a child gets one of its own.
+std::mutex* starting = new std::mutex();
+
+template <class Body>
+void start_thread(Body body) {
+  const std::lock_guard<std::mutex> lock(*starting);
+  std::thread(std::move(body)).detach();
+}
+
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 14
 constexpr auto kAllGatherCoalesced = OpType::COALESCED;
 #else
@@ -363,7 +373,7 @@ class Callers {
       return;
     }
     try {
-      std::thread([this, number] { serve(number); }).detach();
+      start_thread([this, number] { serve(number); });
       lane.threads++;
     } catch (const std::system_error&) {
       // Those that are there go on, later.
@@ -882,7 +892,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     // It would wait for the operation that the callback is of. Without a thread the communicators stay.
     try {
-      std::thread(leave).detach();
+      start_thread(leave);
     } catch (const std::system_error&) {
     }
   }
@@ -916,10 +926,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start(const Meeting& meeting) {
     state_ = alone() ? State::ready : State::meeting;
     if (alone()) return;
-    std::thread([self = shared_from_this(), meeting]() mutable {
+    start_thread([self = shared_from_this(), meeting]() mutable {
       self->run(meeting);
       drop(std::move(self));
-    }).detach();
+    });
   }
 
   // Waits until the ranks have met.
@@ -1531,7 +1541,7 @@ class SignalWait : public Work {
 
   // Has a thread take the signal. The caller holds the lock.
   void begin() {
-    std::thread([self = c10::intrusive_ptr<SignalWait>::reclaim_copy(this)]() mutable {
+    start_thread([self = c10::intrusive_ptr<SignalWait>::reclaim_copy(this)]() mutable {
       std::exception_ptr failure;
       try {
         self->take_();
@@ -1543,7 +1553,7 @@ class SignalWait : public Work {
       self->set(State::done);
       lock.unlock();
       drop(std::move(self));
-    }).detach();
+    });
     state_ = State::taking;
   }
 
@@ -2296,8 +2306,11 @@ void load(const py::capsule& capsule) {
               "shmccl: the engine's function table has version ", given->version, " and ", given->size,
               " bytes, and this shim was compiled for version ", SHMCCL_TABLE_VERSION, " and ", sizeof(shmcclTable),
               " bytes; rebuild it: python -m shmccl.torch build");
-  static const int failed = pthread_atfork(nullptr, nullptr, [] {
+  const auto begin = [] { starting->lock(); };
+  const auto end = [] { starting->unlock(); };
+  static const int failed = pthread_atfork(begin, end, [] {
     forks++;
+    starting = new std::mutex();
     // What threads of the parent do is none of the child's.
     gate = new Gate();
     callers = new Callers();

@@ -1,0 +1,79 @@
+//! Steps that a fork of this process does not divide.
+//!
+//! A child of a fork has only the thread that has forked. What another thread was about to do stays
+//! half done there for good. Two such steps harm a child:
+//!
+//! - A lock that somebody had stays taken, and the child waits for ever.
+//! - glibc (2.36) gives a new thread the stack of one that has ended, and frees the thread-local
+//!   memory of that one first. A child of a fork at this moment frees it once more when it starts a
+//!   thread, and ends by SIGABRT.
+//!
+//! So a fork waits until all threads are outside such steps, and they wait until it is over. A step
+//! is short, waits for no other thread, and may contain others. A fork inside a step, by which
+//! `std` starts programs, waits for nobody.
+
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::forks;
+
+/// Threads in their steps read; a fork writes.
+static FORK: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// How many steps this thread is in, one inside the other.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Calls `step` while no other thread of this process forks. Threads are started so.
+pub fn undivided<R>(step: impl FnOnce() -> R) -> R {
+    let _step = Step::begin();
+    step()
+}
+
+/// A value of the whole process. In a child of a fork nobody has it locked.
+#[derive(Debug, Default)]
+pub struct ForkMutex<T>(Mutex<T>);
+
+impl<T> ForkMutex<T> {
+    /// Returns a lock of `value`.
+    pub const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// Calls `step` with the value, which no other thread has meanwhile.
+    pub fn with<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
+        // Before the lock: a thread that has it is in a step already, and never waits for a fork.
+        undivided(|| step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// A step of this thread, until it is dropped.
+struct Step {
+    /// `None` inside another step.
+    _no_fork: Option<RwLockReadGuard<'static, ()>>,
+}
+
+impl Step {
+    fn begin() -> Self {
+        let is_outermost = DEPTH.get() == 0;
+        if is_outermost {
+            forks::handle();
+        }
+        let no_fork = is_outermost.then(|| FORK.read().unwrap_or_else(PoisonError::into_inner));
+        DEPTH.set(DEPTH.get() + 1);
+        Self { _no_fork: no_fork }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+/// Waits until all other threads are outside their steps, and keeps them there while the guard
+/// lives. None for a thread that is in a step itself.
+pub(super) fn keep_all_outside() -> Option<RwLockWriteGuard<'static, ()>> {
+    (DEPTH.get() == 0).then(|| FORK.write().unwrap_or_else(PoisonError::into_inner))
+}
