@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::Rank;
 use crate::shm::HostKernel;
+use crate::shm::unforked::Unforked;
 use crate::sync::grace::Grace;
 
 /// How many connections may wait to be accepted.
@@ -44,7 +45,7 @@ const REPLY: Duration = Duration::from_millis(10);
 /// A meeting point that listens, and accepts no connection yet.
 #[derive(Debug)]
 pub(crate) struct MeetingHost {
-    listener: UnixListener,
+    listener: Unforked<UnixListener>,
     point: MeetingPoint,
     /// How long the host waits if no rank comes.
     patience: Option<Duration>,
@@ -67,10 +68,11 @@ impl MeetingHost {
             setsockopt(&listener, sockopt::PassCred, &true)?;
             bind(listener.as_raw_fd(), &address)?;
             listen(&listener, Backlog::new(BACKLOG)?)?;
-            Ok(listener)
+            Ok(listener.into())
         };
-        let listener = open().map_err(|errno: Errno| resource_error("opening a meeting", errno.into()))?;
-        Ok(Self { listener: listener.into(), point, patience: None, lingers: true, rank: None })
+        let listener =
+            Unforked::open(open).map_err(|errno: Errno| resource_error("opening a meeting", errno.into()))?;
+        Ok(Self { listener, point, patience: None, lingers: true, rank: None })
     }
 
     /// Returns another descriptor of the listening socket, as a forked process has one.

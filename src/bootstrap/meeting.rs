@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::logs::{MEETING, step};
 use crate::rank::{MAX_RANKS, Rank, RankSet, check_n_ranks};
 use crate::shm::HostKernel;
+use crate::shm::unforked::Unforked;
 use crate::sync::grace::Grace;
 
 /// The most connections: one per rank, and as many again that say nothing.
@@ -83,7 +84,7 @@ pub(super) struct AssembledRanks {
 /// A meeting that waits for its connections.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    listener: UnixListener,
+    listener: Unforked<UnixListener>,
     job_id: u64,
     connections: Vec<Connection>,
     terms: Option<ClaimedTerms>,
@@ -148,7 +149,7 @@ impl From<Error> for MeetingFailure {
 impl Meeting {
     /// Makes a meeting that is over at the end of the shortest timeout, or of `deadline` if no rank
     /// comes.
-    pub(super) fn new(listener: UnixListener, job_id: u64, deadline: Option<Grace>) -> Self {
+    pub(super) fn new(listener: Unforked<UnixListener>, job_id: u64, deadline: Option<Grace>) -> Self {
         Self {
             listener,
             job_id,
@@ -190,7 +191,7 @@ impl Meeting {
     /// Hangs up on all connections that wait to be accepted, and on later ones. A process that was
     /// forked meanwhile keeps the listening socket, but nobody waits there.
     fn stop_listening(&self) {
-        hang_up(&self.listener);
+        hang_up(&*self.listener);
         while let Ok((stream, _)) = self.listener.accept() {
             let socket = ControlSocket::new(stream.into());
             if self.host.is_some() {

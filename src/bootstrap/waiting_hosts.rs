@@ -17,15 +17,16 @@ use crate::error::Result;
 use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
 use crate::shm::undivided::{ForkMutex, undivided};
+use crate::shm::unforked::Unforked;
 use crate::sync::grace::Grace;
 
 /// A meeting to which nobody has come.
 pub(super) struct WaitingHost {
-    pub(super) listener: UnixListener,
+    pub(super) listener: Unforked<UnixListener>,
     /// What is left of the host's patience.
     pub(super) patience: Option<Grace>,
     /// Leads the meeting, in a thread of its own.
-    pub(super) lead: Box<dyn FnOnce(UnixListener, Option<Grace>) + Send>,
+    pub(super) lead: Box<dyn FnOnce(Unforked<UnixListener>, Option<Grace>) + Send>,
 }
 
 /// The thread that waits, and what it has not heard of yet.

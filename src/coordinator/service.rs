@@ -36,6 +36,7 @@ use crate::bootstrap::poll_timeout;
 use crate::error::Error;
 use crate::logs::COORDINATOR;
 use crate::shm::system::pidfd_kill;
+use crate::shm::unforked::Unforked;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 use peer::{MAX_CLIENTS, Peer, PeerState};
@@ -88,7 +89,7 @@ type OnHung = dyn FnMut(&HungDevice) + Send;
 
 /// A coordinator that listens.
 pub struct Coordinator {
-    listener: UnixListener,
+    listener: Unforked<UnixListener>,
     shutdown: Shutdown,
     on_registered: Option<Box<dyn FnMut(DeviceId) + Send>>,
     on_hung: Option<Box<OnHung>>,

@@ -18,13 +18,14 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
 use crate::shm::undivided::ForkMutex;
+use crate::shm::unforked::Unforked;
 
 /// A physical core: the hardware threads of it that this process may use, in order; never empty.
 pub(super) type PhysicalCore = Vec<usize>;
 
 /// The claims of this process.
 struct OwnClaims {
-    held: BTreeMap<usize, UnixDatagram>,
+    held: BTreeMap<usize, Unforked<UnixDatagram>>,
     /// The cores that other jobs had when this process looked.
     taken: Option<BTreeSet<usize>>,
 }
@@ -47,7 +48,7 @@ pub(crate) fn claim(core: usize) -> bool {
         if own.held.contains_key(&core) {
             return true;
         }
-        match address(core).and_then(|address| UnixDatagram::bind_addr(&address)) {
+        match Unforked::open(|| UnixDatagram::bind_addr(&address(core)?)) {
             Ok(socket) => own.held.insert(core, socket).is_none(),
             Err(error) => error.kind() != ErrorKind::AddrInUse,
         }

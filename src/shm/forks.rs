@@ -26,6 +26,9 @@
 //! the lock maps and unmaps, and takes no other lock. The handler in the child allocates nothing
 //! and frees nothing: it makes system calls on what was written down before.
 //!
+//! # Sockets
+//! Those that wait for others are the parent's alone (`unforked.rs`).
+//!
 //! # Other ways to a child
 //! `_Fork` and a bare `clone` call no handlers. Such a child has addresses without memory there: it
 //! does not share, and it must neither touch nor drop what is left. `vfork` and `posix_spawn`
@@ -47,6 +50,7 @@ use super::copy::{self, StorePurpose};
 use super::limits::{self, Store};
 use super::ranges::{Range, Ranges};
 use super::undivided::keep_all_outside;
+use super::unforked::close_in_child;
 use super::{PAGE, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
@@ -380,4 +384,5 @@ extern "C" fn in_child() {
     if let Some(mut held) = held {
         held.registry.make_private();
     }
+    close_in_child();
 }

@@ -49,6 +49,7 @@ pub mod segment;
 pub(crate) mod system;
 pub mod ticks;
 pub mod undivided;
+pub(crate) mod unforked;
 pub mod view;
 pub mod window;
 

@@ -13,7 +13,7 @@
 //! `std` starts programs, waits for nobody.
 
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use super::forks;
 
@@ -45,6 +45,17 @@ impl<T> ForkMutex<T> {
     pub fn with<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
         // Before the lock: a thread that has it is in a step already, and never waits for a fork.
         undivided(|| step(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl<T> ForkMutex<T> {
+    /// Calls `look` with the value if no other thread has it, outside any step: in a fork.
+    pub(super) fn look(&self, look: impl FnOnce(&T)) {
+        match self.0.try_lock() {
+            Ok(value) => look(&value),
+            Err(TryLockError::Poisoned(poisoned)) => look(&poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
     }
 }
 

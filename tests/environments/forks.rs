@@ -1,20 +1,20 @@
 //! Forks of a process with ranks: child and parent each have memory of their own, and the child is
 //! no rank.
 
-use std::io::{PipeReader, Read, Write, pipe};
+use std::io::{BufRead, BufReader, PipeReader, Read, Write, pipe};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use nix::poll::{PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, Pid, fork, pause};
 use shmccl::channel::Channel;
 use shmccl::heap::{DeviceAddress, DeviceMemory};
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::undivided::{ForkMutex, undivided};
 use shmccl::shm::{Backing, Identity, Segment, Span};
-use shmccl::{Collectives, Communicator, Error, Event, Rank};
+use shmccl::{Collectives, Communicator, Error, Event, Rank, UniqueId};
 use support::wait_until;
 
 use crate::job::{Started, alone, say};
@@ -214,7 +214,7 @@ pub(crate) fn steps() -> shmccl::Result<()> {
             LAST.with(|last| {
                 tells.write_all(&[1]).unwrap();
                 // A fork that does not wait has come long before.
-                std::thread::sleep(Duration::from_millis(50));
+                poll(&mut [], PollTimeout::from(50_u8)).unwrap();
                 *last += 1;
                 is_done.store(true, Ordering::Relaxed);
             });
@@ -226,5 +226,32 @@ pub(crate) fn steps() -> shmccl::Result<()> {
     ends_well(inside);
     ends_well(child(|| LAST.with(|last| *last == 1)));
     say(format_args!("no step is divided"));
+    Ok(())
+}
+
+#[test]
+fn a_meeting_whose_host_is_dead_keeps_nobody_waiting_though_a_child_of_it_lives() {
+    plays("orphan", "nobody hosts it");
+}
+
+/// Comes to the id of a process that has died, and left a child.
+pub(crate) fn orphan() -> shmccl::Result<()> {
+    let (hears, mut tells) = pipe().unwrap();
+    let host = child(|| {
+        let id = UniqueId::new().unwrap();
+        let orphan = child(|| {
+            pause();
+            true
+        });
+        writeln!(tells, "{id} {orphan}").is_ok()
+    });
+    ends_well(host);
+    let mut told = String::new();
+    BufReader::new(hears).read_line(&mut told).unwrap();
+    let (id, orphan) = told.trim().split_once(' ').unwrap();
+    let refused = Communicator::init_rank(2, &id.parse()?, 1).err();
+    kill(Pid::from_raw(orphan.parse().unwrap()), Signal::SIGKILL).unwrap();
+    assert!(!matches!(refused, None | Some(Error::Timeout { .. })), "{refused:?}");
+    say(format_args!("nobody hosts it"));
     Ok(())
 }

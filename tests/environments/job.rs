@@ -205,6 +205,7 @@ fn play(scenario: &str) -> shmccl::Result<()> {
         "refused" => return forks::refused(),
         "short" => return forks::short(),
         "steps" => return forks::steps(),
+        "orphan" => return forks::orphan(),
         "host" => return pauses::host(),
         "guest" => return pauses::guest(),
         _ => {}

@@ -25,6 +25,7 @@ use crate::coordinator::id::DeviceId;
 use crate::error::Error;
 use crate::files;
 use crate::logs::COORDINATOR;
+use crate::shm::unforked::Unforked;
 use crate::shm::{SocketFileId, SocketJanitor};
 use crate::sync::header::Creator;
 
@@ -105,7 +106,7 @@ impl ClaimedDirectory {
     ///
     /// # Errors
     /// [`CoordinatorError::Unusable`], [`Error::ResourceLimit`].
-    pub(in crate::coordinator) fn listen(&mut self) -> Result<UnixListener> {
+    pub(in crate::coordinator) fn listen(&mut self) -> Result<Unforked<UnixListener>> {
         self.janitor = self.directory.start_janitor().inspect_err(note_refusal).ok();
         StartedDevice::all(&self.directory).unwrap_or_default().into_iter().for_each(|it| self.watch(it));
         let listener = self
@@ -129,11 +130,11 @@ impl ClaimedDirectory {
         }
     }
 
-    fn bind(&self) -> io::Result<UnixListener> {
+    fn bind(&self) -> io::Result<Unforked<UnixListener>> {
         let coming = self.directory.coming_socket();
         // A coordinator that was killed at this point has left it.
         remove_file(&coming)?;
-        let listener = UnixListener::bind(&coming)?;
+        let listener = Unforked::open(|| UnixListener::bind(&coming))?;
         listener.set_nonblocking(true)?;
         if let Some(janitor) = &self.janitor {
             janitor.mark(SocketFileId::of(&coming)?);

@@ -24,6 +24,7 @@ use crate::epoch_id::fresh_job_id;
 use crate::error::Error;
 use crate::heap::{DeviceAddress, DeviceMemory};
 use crate::shm::undivided::undivided;
+use crate::shm::unforked::Unforked;
 
 const CLIENT: IoContext =
     IoContext { peer: "client", operation: "copying between a client and a device", patience: PATIENCE };
@@ -74,7 +75,7 @@ impl CopyServer {
         // A random name: no other process can have taken it.
         let socket = format!("shmccl-device-{device}-{:016x}", fresh_job_id());
         let address = SocketAddr::from_abstract_name(&socket);
-        let listener = address.and_then(|address| UnixListener::bind_addr(&address));
+        let listener = Unforked::open(|| UnixListener::bind_addr(&address?));
         let listener = Arc::new(listener.map_err(|error| resource_error(ACTION, error))?);
         let service = Arc::new(CopyService { device, memory, undo, comm: RwLock::new(None), patience });
         for _ in 0..MAX_COPIES {

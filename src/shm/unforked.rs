@@ -1,0 +1,64 @@
+//! Sockets that children of a fork do not have.
+//!
+//! Whoever connects to a listening socket waits for an answer. A child that has the socket gives
+//! none, and keeps it open when its parent is dead: then nobody learns of that death, and a name
+//! stays taken. So a child finds `/dev/null` under the number of each such socket.
+#![allow(unsafe_code, reason = "system calls on numbers of descriptors, in the child of a fork")]
+
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::undivided::ForkMutex;
+
+/// The numbers of all such sockets.
+static OPEN: ForkMutex<Vec<RawFd>> = ForkMutex::new(Vec::new());
+
+/// A socket of this process alone.
+#[derive(Debug)]
+pub(crate) struct Unforked<T: AsRawFd>(T);
+
+impl<T: AsRawFd> Unforked<T> {
+    /// Opens a socket by `open`.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(crate) fn open<E>(open: impl FnOnce() -> Result<T, E>) -> Result<Self, E> {
+        OPEN.with(|numbers| {
+            let socket = open()?;
+            numbers.push(socket.as_raw_fd());
+            Ok(Self(socket))
+        })
+    }
+}
+
+impl<T: AsRawFd> Deref for Unforked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: AsRawFd> Drop for Unforked<T> {
+    fn drop(&mut self) {
+        let number = self.0.as_raw_fd();
+        OPEN.with(|numbers| numbers.retain(|other| *other != number));
+    }
+}
+
+/// Takes the sockets from this process, the child of a fork.
+pub(super) fn close_in_child() {
+    // Another thread may have had the lock where the fork came within a step: the child of that
+    // executes a program, and has no socket then.
+    OPEN.look(|numbers| {
+        // SAFETY: the call takes a string that ends in a zero, and needs no lock.
+        let nothing = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        for number in numbers {
+            // SAFETY: the number is of a socket that a copy of its owner still has. It stays open,
+            // and its owner closes it.
+            unsafe { libc::dup3(nothing, *number, libc::O_CLOEXEC) };
+        }
+        // SAFETY: opened just above. Closing -1 does nothing.
+        unsafe { libc::close(nothing) };
+    });
+}
