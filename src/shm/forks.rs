@@ -43,7 +43,7 @@ use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLockWriteGuard, Weak};
 
 use nix::errno::Errno;
-use nix::sys::mman::{MRemapFlags, MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
+use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 use nix::unistd::{Whence, lseek};
 
 use super::copy::{self, StorePurpose};
@@ -202,12 +202,14 @@ impl Registry {
     }
 
     /// Takes note that `len` bytes of what `descriptor` has open, from its first one on, have just
-    /// been mapped at `base`.
-    pub(super) fn add(&mut self, base: NonNull<u8>, len: usize, descriptor: Weak<OwnedFd>) {
-        // SAFETY: the bytes have just been mapped, by a caller that still holds this lock. The
-        // advice concerns children only.
-        let refused = unsafe { madvise(base.cast(), len, MmapAdvise::MADV_DONTFORK) };
-        let is_inherited = refused.is_err();
+    /// been mapped at `base`. It `is_inherited` where the system does not leave it out of children.
+    pub(super) fn add(
+        &mut self,
+        base: NonNull<u8>,
+        len: usize,
+        is_inherited: bool,
+        descriptor: Weak<OwnedFd>,
+    ) {
         let (base, len) = (base.as_ptr().expose_provenance() as u64, len as u64);
         self.mappings.insert(base, SharedMapping { len, descriptor, is_inherited, lent: Ranges::new() });
     }

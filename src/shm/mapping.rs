@@ -127,11 +127,11 @@ impl Mapping {
         let map = map()?;
         let base = NonNull::new(map.as_mut_ptr()).expect("mmap does not return null");
         let len = map.len();
-        registry.add(base, len, Arc::downgrade(descriptor));
-        drop(registry);
         // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped;
         // the mapping is readable and writable because this module's callers use `map_raw` only.
-        Ok(unsafe { Self::new(base, len, MappingOwner::Mmap(map)) }.kept_out_of_dumps())
+        let mapping = unsafe { Self::new(base, len, MappingOwner::Mmap(map)) };
+        registry.add(base, len, !mapping.kept_out_of_forks(), Arc::downgrade(descriptor));
+        Ok(mapping.kept_out_of_dumps())
     }
 
     /// Wraps a mapping that the `shared_memory` crate makes in `map`, and keeps it out of core
@@ -144,12 +144,12 @@ impl Mapping {
         let shmem = map()?;
         let base = NonNull::new(shmem.as_ptr()).expect("a live Shmem is mapped");
         let len = shmem.len();
-        registry.add(base, len, Weak::new());
-        drop(registry);
         let owner = MappingOwner::Shmem(shmem, std::process::id());
         // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in
         // its drop.
-        Ok(unsafe { Self::new(base, len, owner) }.kept_out_of_dumps())
+        let mapping = unsafe { Self::new(base, len, owner) };
+        registry.add(base, len, !mapping.kept_out_of_forks(), Weak::new());
+        Ok(mapping.kept_out_of_dumps())
     }
 
     /// # Safety
@@ -180,6 +180,11 @@ impl Mapping {
         self
     }
 
+    /// Keeps it out of children of a fork, and returns whether the system does so.
+    pub(super) fn kept_out_of_forks(&self) -> bool {
+        self.advise(MmapAdvise::MADV_DONTFORK)
+    }
+
     /// Takes the bytes `offset..offset + len` into the core dumps of this process.
     ///
     /// # Errors
@@ -189,11 +194,11 @@ impl Mapping {
         Ok(())
     }
 
-    /// Advises the system on all its pages. Refused or ignored, everything works as well.
-    pub(super) fn advise(&self, advice: MmapAdvise) {
+    /// Advises the system on all its pages, and returns whether it takes the advice.
+    pub(super) fn advise(&self, advice: MmapAdvise) -> bool {
         // SAFETY: the bytes are this mapping's own, mapped while it lives. None of the advices that
         // this directory gives changes contents.
-        let _ = unsafe { madvise(self.base.cast(), self.len, advice) };
+        unsafe { madvise(self.base.cast(), self.len, advice) }.is_ok()
     }
 
     /// Returns its length in bytes.

@@ -3,8 +3,9 @@
 //! Whoever connects to a listening socket waits for an answer. A child that has the socket gives
 //! none, and keeps it open when its parent is dead: then nobody learns of that death, and a name
 //! stays taken. So a child finds `/dev/null` under the number of each such socket.
-#![allow(unsafe_code, reason = "system calls on numbers of descriptors, in the child of a fork")]
+#![allow(unsafe_code, reason = "another file in the place of a socket")]
 
+use std::fs::File;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -51,14 +52,11 @@ pub(super) fn close_in_child() {
     // Another thread may have had the lock where the fork came within a step: the child of that
     // executes a program, and has no socket then.
     OPEN.look(|numbers| {
-        // SAFETY: the call takes a string that ends in a zero, and needs no lock.
-        let nothing = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
         for number in numbers {
             // SAFETY: the number is of a socket that a copy of its owner still has. It stays open,
             // and its owner closes it.
-            unsafe { libc::dup3(nothing, *number, libc::O_CLOEXEC) };
+            unsafe { libc::dup3(nothing.as_raw_fd(), *number, libc::O_CLOEXEC) };
         }
-        // SAFETY: opened just above. Closing -1 does nothing.
-        unsafe { libc::close(nothing) };
     });
 }

@@ -6,7 +6,6 @@
 
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, mmap};
@@ -67,7 +66,7 @@ impl Window {
             return Err(Error::invalid("rank to map", rank.get().into(), expected));
         }
         let place = self.range.part(offset, segment.len())?;
-        replace(place.base(), segment)?;
+        replace(&place, segment)?;
         // Before there are any pages: those that are there already are not exchanged at once. The
         // kernel takes the advice for shared memory and then mostly does as its own setting says,
         // which `doctor` tells.
@@ -97,8 +96,9 @@ impl Window {
     }
 }
 
-/// Puts `segment` in the place of the reservation at `base`.
-fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
+/// Puts `segment` in `place`, a part of the reservation.
+fn replace(place: &Mapping, segment: &Segment) -> Result<()> {
+    let base = place.base();
     let address = NonZeroUsize::new(base.as_ptr().expose_provenance());
     let len = NonZeroUsize::new(to_usize(segment.len())).expect("a segment has at least a page");
     let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -109,7 +109,8 @@ fn replace(base: NonNull<u8>, segment: &Segment) -> Result<()> {
     // (checked when the segment was made).
     unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
         .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
-    registry.add(base, to_usize(segment.len()), Arc::downgrade(segment.descriptor()));
+    let is_inherited = !place.kept_out_of_forks();
+    registry.add(base, to_usize(segment.len()), is_inherited, Arc::downgrade(segment.descriptor()));
     Ok(())
 }
 

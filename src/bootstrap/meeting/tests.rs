@@ -229,7 +229,9 @@ fn ranks_that_meet_by_a_name_are_led_by_the_first_one_and_told_whom_they_lose() 
 #[test]
 fn a_newcomer_that_has_just_hung_up_takes_no_place_from_one_that_is_heard_in_the_same_round() {
     let point = point("ghost");
-    let listener = Unforked::open(|| MeetingHost::open(point.clone()).unwrap().try_clone_listener()).unwrap();
+    let host = MeetingHost::open(point.clone()).unwrap();
+    let listener = Unforked::open(|| host.try_clone_listener()).unwrap();
+    drop(host);
     let mut meeting = Meeting::new(listener, point.job_id, None);
     let gone = joiner(&point);
     meeting.accept_waiting().unwrap();
@@ -383,7 +385,9 @@ fn whoever_has_come_by_the_deadline_is_received_however_late_the_host_is() {
 #[test]
 fn of_those_who_have_come_by_the_deadline_none_is_said_to_be_missing_however_late_the_host_is() {
     let point = point("late-host-of-some");
-    let listener = Unforked::open(|| MeetingHost::open(point.clone()).unwrap().try_clone_listener()).unwrap();
+    let host = MeetingHost::open(point.clone()).unwrap();
+    let listener = Unforked::open(|| host.try_clone_listener()).unwrap();
+    drop(host);
     let connections = [0, 2]
         .map(|rank| request(&point, |request| JoinRequest { rank, n_ranks: 3, timeout_ms: 0, ..request }));
     assert!(Meeting::new(listener, point.job_id, None).assemble().is_none());

@@ -1,3 +1,5 @@
+use std::ptr::NonNull;
+
 use super::*;
 use crate::rank::MAX_RANKS;
 use crate::shm::segment::MAX_LEN;
