@@ -8,11 +8,12 @@ use shmccl::reduce::{DataType, ReduceOp, Scalar};
 use shmccl::shm::undivided::ForkMutex;
 use shmccl::{Collectives, Rank, StatusHandle};
 
-use crate::comm::CommState;
-use crate::failure::{Failure, answer};
+use crate::answer::answer;
+use crate::arguments::{data_type, elements, required, unsigned};
+use crate::comm_state::CommState;
+use crate::failure::Failure;
 use crate::operand::Operand;
-use crate::types::shmcclResult_t;
-use crate::types::{DataTypeCode, RedOpCode, data_type, elements, required, unsigned};
+use crate::types::{DataTypeCode, RedOpCode, shmcclResult_t};
 
 /// The rank of a receive from whichever rank sends first.
 pub const SHMCCL_ANY_SOURCE: c_int = -1;

@@ -1,26 +1,21 @@
 //! Communicators: made, derived, asked, and left.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shmccl::bootstrap::{Options, ProcessMark};
-use shmccl::comm::Aborter;
-use shmccl::heap::{HeapView, Region};
 use shmccl::rank::check_n_ranks;
-use shmccl::shm::Span;
 use shmccl::shm::undivided::undivided;
 use shmccl::sync::Revocation;
-use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
+use shmccl::{Communicator, Error, UniqueId};
 
-use crate::failure::{Failure, answer, note};
+use crate::answer::{answer, note};
+use crate::arguments::{elements, process_mark, required, unsigned};
+use crate::comm_state::{CommPlace, CommState, RankInit, place_among};
+use crate::failure::{Failure, joined};
 use crate::group::{self, PendingInit};
-use crate::handles::{Handles, Reserved, lock};
-use crate::recovery::RecoveredFrom;
 use crate::types::shmcclResult_t::{self, *};
-use crate::types::{elements, required, shmcclComm_t, shmcclProcess_t, shmcclUniqueId, signed, unsigned};
-use crate::window::Signals;
+use crate::types::{shmcclComm_t, shmcclProcess_t, shmcclUniqueId, signed};
 
 /// The color of a rank that gets no communicator from `shmcclCommSplit`.
 pub const SHMCCL_SPLIT_NOCOLOR: c_int = -1;
@@ -38,183 +33,6 @@ pub struct shmcclConfig_t {
     /// The processes of all ranks in order, as `shmcclGetProcess` names them, or NULL. With them
     /// the meeting fails for all as one of them ends, also before it has come.
     pub processes: *const shmcclProcess_t,
-}
-
-/// A communicator of one rank, with what can be known of it while a call has it.
-pub(crate) struct CommState {
-    /// `None` once it was finalized.
-    comm: Mutex<Option<Communicator>>,
-    rank: Rank,
-    members: Arc<[Rank]>,
-    /// Tells the ranks of jobs apart that this process is. Derived communicators share it.
-    pub(crate) membership: usize,
-    pub(crate) arena: Arena,
-    /// The way to the heaps of the job, whose ranks are numbered as the job does.
-    heaps: HeapView,
-    aborter: Aborter,
-    /// What its windows signal with, made with the first of them.
-    pub(crate) signals: Mutex<Option<Arc<Signals>>>,
-    /// The recovery that led to its epoch.
-    pub(crate) recovery: Option<RecoveredFrom>,
-}
-
-static COMMS: Handles<CommState, MAX_COMMS> = Handles::new(1, "comm");
-
-const MAX_COMMS: usize = 4096;
-
-/// Where a communicator will stand that is still to be made. Each rank takes it first: the others
-/// are not left behind with a communicator that one of them has no room for.
-pub(crate) struct CommPlace(Reserved<'static, CommState, MAX_COMMS>);
-
-static MEMBERSHIPS: AtomicUsize = AtomicUsize::new(0);
-
-impl CommState {
-    /// Wraps a communicator of a new membership in a job.
-    fn first(comm: Communicator, recovery: Option<RecoveredFrom>) -> Arc<Self> {
-        // Relaxed: only that numbers differ matters.
-        Self::of(comm, MEMBERSHIPS.fetch_add(1, Ordering::Relaxed), recovery)
-    }
-
-    fn of(comm: Communicator, membership: usize, recovery: Option<RecoveredFrom>) -> Arc<Self> {
-        Arc::new(Self {
-            rank: comm.rank(),
-            members: comm.members().into(),
-            membership,
-            arena: comm.arena(),
-            heaps: comm.heap().view().clone(),
-            aborter: comm.aborter(),
-            signals: Mutex::new(None),
-            recovery,
-            comm: Mutex::new(Some(comm)),
-        })
-    }
-
-    pub(crate) fn get(handle: shmcclComm_t) -> Result<Arc<Self>, Failure> {
-        COMMS.get(handle)
-    }
-
-    pub(crate) const fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    pub(crate) fn n_ranks(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Returns its ranks as the job numbers them.
-    pub(crate) fn members(&self) -> &Arc<[Rank]> {
-        &self.members
-    }
-
-    /// Reads a rank of it.
-    pub(crate) fn member(&self, rank: c_int, name: &str) -> Result<Rank, Failure> {
-        let n_ranks = u32::try_from(self.n_ranks()).unwrap_or(u32::MAX);
-        Ok(Rank::new(unsigned(rank, name)?, n_ranks).map_err(Error::from)?)
-    }
-
-    /// Returns bytes of the caller's as a region of this rank's heap, if they lie there.
-    pub(crate) fn region_of(&self, address: usize, len: u64) -> Option<Region> {
-        self.heaps.region_of(address, len)
-    }
-
-    /// Returns whose heap some bytes lie in, as C has the rank, and where.
-    pub(crate) fn place_of(&self, address: usize, len: u64) -> Option<(c_int, Region)> {
-        let (rank, region) = self.heaps.place_of(address, len)?;
-        Some((place_among(&self.members, rank), region))
-    }
-
-    /// Returns bytes in the heap of a rank.
-    pub(crate) fn span(&self, rank: Rank, region: Region) -> Result<Span, Failure> {
-        Ok(self.heaps.span(self.members[rank.index()], region)?)
-    }
-
-    /// Lets `run` have the communicator, alone.
-    pub(crate) fn with<R>(
-        &self,
-        run: impl FnOnce(&mut Communicator) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
-        run(self.lock()?.get()?)
-    }
-
-    /// Waits until the calling thread has the communicator alone.
-    pub(crate) fn lock(&self) -> Result<LockedComm<'_>, Failure> {
-        self.check_process()?;
-        Ok(LockedComm(lock(&self.comm)))
-    }
-
-    /// Refuses calls in a child that the rank has forked. There a thread may have had a lock that
-    /// is no more.
-    pub(crate) fn check_process(&self) -> Result<(), Failure> {
-        Ok(self.aborter.check_process("a call")?)
-    }
-
-    /// Makes a communicator of the same membership by `derive`, and stores its handle.
-    fn derive(
-        &self,
-        newcomm: Option<&mut shmcclComm_t>,
-        derive: impl FnOnce(&mut Communicator) -> Result<Option<Communicator>, Error>,
-    ) -> Result<(), Failure> {
-        let (newcomm, place) = (required(newcomm, "newcomm")?, COMMS.reserve()?);
-        let derived = self.with(|comm| Ok(derive(comm)?))?;
-        *newcomm = match derived.map(prepared).transpose()? {
-            Some(derived) => place.fill(Self::of(derived, self.membership, self.recovery)),
-            None => std::ptr::null_mut(),
-        };
-        Ok(())
-    }
-}
-
-/// A communicator that the calling thread has alone.
-pub(crate) struct LockedComm<'a>(std::sync::MutexGuard<'a, Option<Communicator>>);
-
-impl LockedComm<'_> {
-    pub(crate) fn get(&mut self) -> Result<&mut Communicator, Failure> {
-        self.0.as_mut().ok_or_else(|| Failure::usage("the communicator was finalized; destroy it".into()))
-    }
-}
-
-/// Returns `rank` of the job as `comm` numbers it, as C has it: -1 where it is not in it.
-pub(crate) fn job_rank_in(comm: shmcclComm_t, rank: Rank) -> Result<c_int, Failure> {
-    if comm.is_null() {
-        return Ok(signed(rank.get()));
-    }
-    Ok(place_among(&CommState::get(comm)?.members, rank))
-}
-
-/// Returns the place of `rank` among `members`, as C has it: -1 where it is none of them.
-pub(crate) fn place_among(members: &[Rank], rank: Rank) -> c_int {
-    let place = members.iter().position(|member| *member == rank);
-    place.map_or(-1, |place| c_int::try_from(place).unwrap_or(c_int::MAX))
-}
-
-impl CommPlace {
-    /// # Errors
-    /// All places are taken.
-    pub(crate) fn reserve() -> Result<Self, Failure> {
-        COMMS.reserve().map(Self)
-    }
-
-    /// Takes a communicator that all its ranks have made, with the memory of its calls.
-    fn adopt(self, mut comm: Communicator) -> Result<shmcclComm_t, Failure> {
-        if comm.was_restarted() {
-            // It is not yet with the others.
-            let told = RecoveredFrom::hear(&mut comm);
-            let recovery = *lock(&told);
-            return Ok(self.keep(comm, recovery));
-        }
-        Ok(self.keep(prepared(comm)?, None))
-    }
-
-    /// Takes a communicator of a new epoch.
-    pub(crate) fn keep(self, comm: Communicator, recovery: Option<RecoveredFrom>) -> shmcclComm_t {
-        self.0.fill(CommState::first(comm, recovery))
-    }
-}
-
-/// Takes the memory of calls, so that no later one waits for ranks that it does not concern.
-fn prepared(mut comm: Communicator) -> Result<Communicator, Failure> {
-    comm.prepare()?;
-    Ok(comm)
 }
 
 /// Makes a unique id, and begins to host its meeting in a thread of this process. The process must
@@ -289,31 +107,8 @@ pub unsafe extern "C" fn shmcclCommInitRankConfig(
             processes: unsafe { processes(config, nranks) }?,
         };
         // SAFETY: the caller answers for the place, until the end of the group if there is one.
-        unsafe { group::init(PendingInit::new(init, comm)) }
+        unsafe { group::init(PendingInit { init, place: comm }) }
     })
-}
-
-/// A rank that is to meet others.
-pub(crate) struct RankInit {
-    n_ranks: u32,
-    rank: u32,
-    id: UniqueId,
-    options: Options,
-    /// Of all ranks, or of none.
-    processes: Vec<ProcessMark>,
-}
-
-impl RankInit {
-    /// Meets the others, and returns the handle of the communicator.
-    pub(crate) fn meet(&self) -> Result<shmcclComm_t, Failure> {
-        let place = CommPlace::reserve()?;
-        let Self { n_ranks, rank, id, options, processes } = self;
-        place.adopt(if processes.is_empty() {
-            Communicator::init_rank_with(*n_ranks, id, *rank, options)?
-        } else {
-            Communicator::init_rank_among(*n_ranks, id, *rank, options, processes.clone())?
-        })
-    }
 }
 
 fn unique_id(id: &shmcclUniqueId) -> Result<UniqueId, Failure> {
@@ -327,7 +122,7 @@ unsafe fn processes(config: Option<&shmcclConfig_t>, nranks: c_int) -> Result<Ve
     let count = unsigned(nranks, "nranks")? as usize;
     // SAFETY: the caller answers for as many.
     let marks = unsafe { elements(config.processes, count, "config.processes") }?;
-    marks.iter().map(shmcclProcess_t::mark).collect()
+    marks.iter().map(process_mark).collect()
 }
 
 /// Stores a name of the calling process. It tells every other process of this machine and user
@@ -400,11 +195,9 @@ fn prepare_all(places: Vec<CommPlace>, comms: Vec<Communicator>) -> Result<Vec<s
             undivided(|| scope.spawn(move || place.adopt(comm).map(Handle)))
         };
         let threads: Vec<_> = places.into_iter().zip(comms).map(spawn).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Handle, Failure>>| {
-            thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic))).map(|handle| handle.0)
-        };
         // All are joined before the first failure is returned.
-        threads.into_iter().map(join).collect::<Vec<_>>().into_iter().collect()
+        let ends = threads.into_iter().map(joined).collect::<Vec<_>>();
+        ends.into_iter().map(|end| end.map(|handle| handle.0)).collect()
     })
 }
 
@@ -421,7 +214,7 @@ pub extern "C" fn shmcclCommCount(comm: shmcclComm_t, count: Option<&mut c_int>)
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclCommUserRank(comm: shmcclComm_t, rank: Option<&mut c_int>) -> shmcclResult_t {
     answer(|| {
-        *required(rank, "rank")? = signed(CommState::get(comm)?.rank.get());
+        *required(rank, "rank")? = signed(CommState::get(comm)?.rank().get());
         Ok(())
     })
 }
@@ -436,7 +229,7 @@ pub extern "C" fn shmcclCommJobRank(
 ) -> shmcclResult_t {
     answer(|| {
         let state = CommState::get(comm)?;
-        *required(jobRank, "jobRank")? = signed(state.members[state.member(rank, "rank")?.index()].get());
+        *required(jobRank, "jobRank")? = signed(state.members()[state.member(rank, "rank")?.index()].get());
         Ok(())
     })
 }
@@ -571,7 +364,7 @@ pub extern "C" fn shmcclCommRevokeAwaiting(comm: shmcclComm_t, rank: c_int) -> s
     answer(|| {
         let state = CommState::get(comm)?;
         match state.member(rank, "rank") {
-            Ok(member) => state.aborter.revoke_awaiting(state.members[member.index()]),
+            Ok(member) => state.aborter.revoke_awaiting(state.members()[member.index()]),
             Err(_) if rank == -1 => state.aborter.revoke(),
             Err(failure) => return Err(failure),
         }
@@ -596,12 +389,9 @@ pub unsafe extern "C" fn shmcclCommGetStragglers(
         if ranks.is_null() {
             return Err(Failure::null("ranks"));
         }
-        let named = state
-            .aborter
-            .stragglers(&state.members)
-            .into_iter()
-            .map(|rank| place_among(&state.members, rank));
-        let named: Vec<_> = named.filter(|place| *place >= 0).collect();
+        let stragglers = state.aborter.stragglers(state.members()).into_iter();
+        let places = stragglers.map(|rank| place_among(state.members(), rank));
+        let named: Vec<_> = places.filter(|place| *place >= 0).collect();
         // SAFETY: there are no more than ranks of the communicator; the caller answers for the
         // rest.
         unsafe { ranks.copy_from_nonoverlapping(named.as_ptr(), named.len()) };
@@ -614,7 +404,7 @@ pub unsafe extern "C" fn shmcclCommGetStragglers(
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclCommAbort(comm: shmcclComm_t) -> shmcclResult_t {
     answer(|| {
-        COMMS.take(comm)?.aborter.revoke();
+        CommState::take(comm)?.aborter.revoke();
         Ok(())
     })
 }
@@ -625,10 +415,7 @@ pub extern "C" fn shmcclCommAbort(comm: shmcclComm_t) -> shmcclResult_t {
 pub extern "C" fn shmcclCommFinalize(comm: shmcclComm_t) -> shmcclResult_t {
     answer(|| {
         let state = CommState::get(comm)?;
-        let mut locked = state.lock()?;
-        locked.get()?;
-        let comm = locked.0.take().expect("looked at just now");
-        drop(locked);
+        let comm = state.lock()?.take()?;
         Ok(comm.finalize()?)
     })
 }
@@ -638,7 +425,7 @@ pub extern "C" fn shmcclCommFinalize(comm: shmcclComm_t) -> shmcclResult_t {
 /// different points, all call `shmcclCommFinalize` before.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclCommDestroy(comm: shmcclComm_t) -> shmcclResult_t {
-    answer(|| COMMS.take(comm).map(drop))
+    answer(|| CommState::take(comm).map(drop))
 }
 
 /// Stores why the epoch of the communicator has ended, or `shmcclSuccess` if it has not. Every call

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use shmccl::Event;
 use shmccl::comm::stream::StreamStatus;
 
-use crate::failure::{Failure, answer};
+use crate::answer::answer;
+use crate::arguments::required;
+use crate::failure::Failure;
 use crate::handles::Handles;
 use crate::stream::StreamState;
 use crate::types::shmcclResult_t::{self, *};
-use crate::types::{required, shmcclEvent_t, shmcclStream_t};
+use crate::types::{shmcclEvent_t, shmcclStream_t};
 
 static EVENTS: Handles<Event, 4096> = Handles::new(5, "event");
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use shmccl::Group;
 use shmccl::shm::undivided::undivided;
 
+use crate::answer::answer;
 use crate::calls::Call;
-use crate::comm::{CommState, LockedComm, RankInit};
-use crate::failure::{Failure, answer, attempt};
+use crate::comm_state::{CommState, LockedComm, RankInit};
+use crate::failure::{Failure, attempt, joined};
 use crate::stream::StreamState;
-use crate::types::shmcclComm_t;
-use crate::types::shmcclResult_t;
+use crate::types::{shmcclComm_t, shmcclResult_t};
 
 /// What a thread has put between `shmcclGroupStart` and `shmcclGroupEnd`.
 #[derive(Default)]
@@ -26,8 +26,8 @@ struct OpenGroup {
 
 /// A communicator that is to be made, and the place for its handle.
 pub(crate) struct PendingInit {
-    init: RankInit,
-    place: *mut shmcclComm_t,
+    pub(crate) init: RankInit,
+    pub(crate) place: *mut shmcclComm_t,
 }
 
 /// A call that is to be done, on a stream or now.
@@ -39,12 +39,6 @@ struct PendingCall {
 
 thread_local! {
     static OPEN: RefCell<OpenGroup> = RefCell::default();
-}
-
-impl PendingInit {
-    pub(crate) const fn new(init: RankInit, place: *mut shmcclComm_t) -> Self {
-        Self { init, place }
-    }
 }
 
 /// Does `run` as a function that a group may take. A failure makes the end of the group fail.
@@ -153,10 +147,7 @@ fn make_all(inits: &[PendingInit]) -> Result<(), Failure> {
         let inits = inits.iter().map(|pending| &pending.init);
         let threads: Vec<_> =
             inits.map(|init| undivided(|| scope.spawn(|| init.meet().map(|comm| comm.addr())))).collect();
-        let end = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
-        };
-        threads.into_iter().map(end).collect::<Vec<Result<usize, Failure>>>()
+        threads.into_iter().map(joined).collect::<Vec<Result<usize, Failure>>>()
     });
     for (pending, made) in inits.iter().zip(made) {
         let handle = std::ptr::without_provenance_mut(made?);
@@ -200,10 +191,7 @@ fn run_all(shares: Vec<Share>) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         let threads: Vec<_> =
             now.into_iter().map(|share| undivided(|| scope.spawn(|| share.run()))).collect();
-        let end = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
-        };
-        threads.into_iter().map(end).collect::<Vec<_>>().into_iter().collect()
+        threads.into_iter().map(joined).collect::<Vec<_>>().into_iter().collect()
     })
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shmccl::shm::undivided::ForkMutex;
 use shmccl::sync::interrupt;
 
-use crate::failure::{Failure, answer};
+use crate::answer::answer;
+use crate::failure::Failure;
 use crate::types::shmcclResult_t;
 
 /// What `shmcclSetInterruptCheck` takes: it returns something else than 0 to end the wait.

@@ -5,7 +5,7 @@
 //! PyTorch, get the same functions from a [table](shmcclGetTable).
 //!
 //! # Rules
-//! - No panic crosses the border: `failure::answer` turns it into `shmcclInternalError`.
+//! - No panic crosses the border: `answer::answer` turns it into `shmcclInternalError`.
 //! - Handles are numbers in tables (`handles`): a freed or foreign one is told from a living one.
 //! - A function takes the lock of a communicator while it calls the engine. Functions that end or
 //!   observe an epoch take no lock.
@@ -23,12 +23,16 @@
 #[cfg(panic = "abort")]
 compile_error!("panics have to unwind: build without panic = \"abort\"");
 
+mod arguments;
+mod comm_state;
 mod handles;
 mod operand;
 mod types;
 
 // In the order of the header.
 mod failure;
+
+mod answer;
 
 mod comm;
 
@@ -44,6 +48,8 @@ mod event;
 
 mod memory;
 
+mod signals;
+
 mod window;
 
 mod interrupt;
@@ -54,6 +60,7 @@ mod plans;
 
 mod table;
 
+pub use answer::*;
 pub use calls::*;
 pub use comm::*;
 pub use event::*;
@@ -64,6 +71,7 @@ pub use memory::*;
 pub use operations::*;
 pub use plans::*;
 pub use recovery::*;
+pub use signals::*;
 pub use stream::*;
 pub use table::*;
 pub use types::*;

@@ -7,10 +7,11 @@ use shmccl::ArenaBuffer;
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::undivided::ForkMutex;
 
-use crate::comm::CommState;
-use crate::failure::{Failure, answer};
-use crate::types::shmcclResult_t;
-use crate::types::{required, shmcclComm_t};
+use crate::answer::answer;
+use crate::arguments::required;
+use crate::comm_state::CommState;
+use crate::failure::Failure;
+use crate::types::{shmcclComm_t, shmcclResult_t};
 
 /// What is allocated, by address.
 static ALLOCATED: ForkMutex<BTreeMap<usize, ArenaBuffer<u8>>> = ForkMutex::new(BTreeMap::new());

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use shmccl::comm::{RecvBytes, SendBytes};
 use shmccl::heap::Region;
 
-use crate::comm::CommState;
+use crate::comm_state::CommState;
 use crate::failure::Failure;
 
 /// Bytes of the caller's that a call reads or writes.
@@ -68,13 +68,11 @@ impl Operand {
     /// # Safety
     /// Until the call is done the bytes can be read, and nobody writes them but calls of the same
     /// communicator, which are executed one after the other.
-    #[allow(clippy::disallowed_methods, reason = "it is memory of the caller's, not payload of a heap")]
     pub(crate) unsafe fn input(self) -> SendBytes<'static> {
-        match self.region {
-            Some(region) => region.into(),
-            None if self.len == 0 => (&[] as &[u8]).into(),
-            // SAFETY: neither null nor too long, checked in `new`; the caller answers for the rest.
-            None => unsafe { std::slice::from_raw_parts(self.start, self.len) }.into(),
+        // SAFETY: the caller's duties are the same.
+        match unsafe { self.source() } {
+            Ok(region) => region.into(),
+            Err(bytes) => bytes.into(),
         }
     }
 

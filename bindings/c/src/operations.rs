@@ -7,17 +7,17 @@ use std::time::Duration;
 use shmccl::comm::Starting;
 use shmccl::{Error, Group, Rank, StatusHandle, Work};
 
+use crate::answer::answer;
+use crate::arguments::{elements, required};
 use crate::calls::shmcclOperation_t::{self, *};
 use crate::calls::{Call, shmcclCall_t};
-use crate::comm::{CommState, place_among};
-use crate::failure::{Failure, answer};
+use crate::comm_state::{CommState, place_among};
+use crate::failure::Failure;
 use crate::group;
 use crate::handles::Handles;
 use crate::stream::StreamState;
 use crate::types::shmcclResult_t::{self, *};
-use crate::types::{
-    DataTypeCode, RedOpCode, elements, required, shmcclComm_t, shmcclRequest_t, shmcclStream_t, signed,
-};
+use crate::types::{DataTypeCode, RedOpCode, shmcclComm_t, shmcclRequest_t, shmcclStream_t, signed};
 
 /// Does `call` now, on a stream, or at the end of a group.
 ///

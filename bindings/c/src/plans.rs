@@ -7,13 +7,15 @@ use std::sync::Arc;
 use shmccl::Error;
 use shmccl::plan::read::read_file;
 
+use crate::answer::answer;
+use crate::arguments::required;
 use crate::calls::shmcclOperation_t::shmcclOpAllReduce;
 use crate::calls::{Call, shmcclCall_t};
-use crate::comm::CommState;
-use crate::failure::{Failure, answer};
+use crate::comm_state::CommState;
+use crate::failure::Failure;
 use crate::group;
 use crate::stream::StreamState;
-use crate::types::{DataTypeCode, required, shmcclComm_t, shmcclResult_t, shmcclStream_t};
+use crate::types::{DataTypeCode, shmcclComm_t, shmcclResult_t, shmcclStream_t};
 
 /// Does the calls that an MSCCL++ execution plan fits by that plan from now on, in the JSON file
 /// `path`. Collective: all ranks register the same plan.

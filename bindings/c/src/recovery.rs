@@ -1,37 +1,13 @@
 //! Recovery: lost ranks that the launcher has started again come back.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
 
-use shmccl::Communicator;
-
-use crate::comm::{CommPlace, CommState};
-use crate::failure::answer;
+use crate::answer::answer;
+use crate::arguments::required;
+use crate::comm_state::{CommPlace, CommState, RecoveredFrom};
 use crate::group;
 use crate::handles::lock;
-use crate::types::shmcclResult_t;
-use crate::types::{required, shmcclComm_t};
-
-/// What a rank knows of the recovery that led to its epoch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecoveredFrom {
-    was_restarted: bool,
-    /// The step that all survivors had completed.
-    step: u64,
-}
-
-impl RecoveredFrom {
-    /// Lets the communicator tell of its recovery: at once, or when it is recovered.
-    pub(crate) fn hear(comm: &mut Communicator) -> Arc<Mutex<Option<Self>>> {
-        let told = Arc::new(Mutex::new(None));
-        let heard = Arc::clone(&told);
-        comm.on_recovery(move |recovery| {
-            let (was_restarted, step) = (recovery.was_restarted, recovery.sequence);
-            *lock(&heard) = Some(Self { was_restarted, step });
-        });
-        told
-    }
-}
+use crate::types::{shmcclComm_t, shmcclResult_t};
 
 /// Brings back the lost ranks, which `shmccl run --restart` starts again, once a call has failed.
 /// All ranks that are left call it, on the job's first communicator. A restarted rank calls

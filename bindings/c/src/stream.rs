@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use shmccl::comm::stream::StreamStatus;
 use shmccl::{Communicator, Event, Stream};
 
-use crate::failure::{Failure, answer};
+use crate::answer::answer;
+use crate::arguments::required;
+use crate::failure::Failure;
 use crate::handles::{Handles, lock};
 use crate::types::shmcclResult_t::{self, *};
-use crate::types::{required, shmcclStream_t};
+use crate::types::shmcclStream_t;
 
 /// A stream, which is made by its first call: before, no rank of a job is known for it.
 #[derive(Default)]

@@ -75,7 +75,7 @@ pub extern "C" fn shmcclGetTable(version: u32) -> *const shmcclTable {
          take both from one release",
         env!("CARGO_PKG_VERSION")
     );
-    failure::note(&failure::Failure::argument(text));
+    answer::note(&failure::Failure::argument(text));
     std::ptr::null()
 }
 
@@ -83,9 +83,9 @@ pub extern "C" fn shmcclGetTable(version: u32) -> *const shmcclTable {
 /// the patch.
 #[unsafe(no_mangle)]
 pub extern "C" fn shmcclGetVersion(version: Option<&mut c_int>) -> shmcclResult_t {
-    failure::answer(|| {
+    answer::answer(|| {
         let number = |text: &str| text.parse::<c_int>().unwrap_or(0);
-        *types::required(version, "version")? = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
+        *arguments::required(version, "version")? = 10_000 * number(env!("CARGO_PKG_VERSION_MAJOR"))
             + 100 * number(env!("CARGO_PKG_VERSION_MINOR"))
             + number(env!("CARGO_PKG_VERSION_PATCH"));
         Ok(())

@@ -3,9 +3,6 @@
 use std::ffi::{c_char, c_int};
 
 use shmccl::bootstrap::ProcessMark;
-use shmccl::reduce::DataType;
-
-use crate::failure::Failure;
 
 /// What a function returns. `shmcclGetLastError` tells more, with values.
 #[repr(C)]
@@ -126,12 +123,6 @@ pub type RedOpCode = u32;
 /// A result as it comes from C, where an enum may hold anything.
 pub type ResultCode = u32;
 
-/// Reads a data type.
-pub(crate) fn data_type(code: DataTypeCode) -> Result<DataType, Failure> {
-    let known = u8::try_from(code).ok().and_then(DataType::from_code);
-    known.ok_or_else(|| Failure::argument(format!("datatype is {code}, which is no shmcclDataType_t")))
-}
-
 /// The id of one meeting: `shmcclGetUniqueId` makes it, and the program hands its 128 bytes to the
 /// other ranks in any way.
 #[repr(C)]
@@ -159,12 +150,6 @@ impl shmcclProcess_t {
             *target = byte.cast_signed();
         }
         Self { internal }
-    }
-
-    pub(crate) fn mark(&self) -> Result<ProcessMark, Failure> {
-        let bytes: Vec<_> =
-            self.internal.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0).collect();
-        Ok(String::from_utf8_lossy(&bytes).parse::<ProcessMark>()?)
     }
 }
 
@@ -203,56 +188,7 @@ pub type shmcclEvent_t = *mut shmcclEvent;
 /// The handle of a window.
 pub type shmcclWindow_t = *mut shmcclWindow;
 
-/// Returns what a pointer from C leads to.
-pub(crate) fn required<'a, T>(pointer: Option<&'a mut T>, name: &str) -> Result<&'a mut T, Failure> {
-    pointer.ok_or_else(|| Failure::null(name))
-}
-
-/// Reads a count, a rank or the like, which is not negative.
-pub(crate) fn unsigned(value: c_int, name: &str) -> Result<u32, Failure> {
-    u32::try_from(value)
-        .map_err(|_| Failure::argument(format!("{name} is {value}, expected a number that is not negative")))
-}
-
 /// Returns a number of ranks or a rank as C has it.
 pub(crate) fn signed(value: u32) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
-}
-
-/// Views `len` elements at a pointer from C. No elements may be anywhere.
-///
-/// # Safety
-/// Unless it is null, `len` elements at `start` can be read while `'a` lasts, and nobody writes
-/// them.
-pub(crate) unsafe fn elements<'a, T>(start: *const T, len: usize, name: &str) -> Result<&'a [T], Failure> {
-    if len == 0 {
-        return Ok(&[]);
-    }
-    if start.is_null() {
-        return Err(Failure::null(name));
-    }
-    if !start.is_aligned() {
-        return Err(Failure::argument(format!("{name} is {start:p}, expected an aligned pointer")));
-    }
-    #[allow(clippy::disallowed_methods, reason = "it is memory of the caller's, not payload of a heap")]
-    // SAFETY: not null and aligned, checked above; the caller answers for the rest.
-    Ok(unsafe { std::slice::from_raw_parts(start, len) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_data_type_of_the_engine_has_its_code_in_the_header() {
-        let header = include_str!("types.rs");
-        for known in DataType::ALL {
-            let line = format!(" = {},", known.code());
-            let types =
-                header.split("pub enum shmcclDataType_t").nth(1).unwrap().split("\n}\n").next().unwrap();
-            assert!(types.contains(&line), "{known} has code {}", known.code());
-            assert_eq!(data_type(known.code().into()).unwrap(), known);
-        }
-        assert!(data_type(200).is_err() && data_type(u32::MAX).is_err());
-    }
 }

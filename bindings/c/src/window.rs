@@ -1,45 +1,25 @@
 //! Windows: memory of all ranks for puts, and the signals that go with them.
 //!
-//! A signal is a counted semaphore in the heap of the rank that waits. The first window of a
-//! communicator allocates them: [`SHMCCL_SIGNALS`] of each rank for each other one, and tells the
-//! others where they are. Each direction has channels of its own, so that a thread that waits for a
-//! rank keeps no other one from signalling it.
+//! The first window of a communicator allocates its [`Signals`], and tells the others where they
+//! are.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use shmccl::channel::{Channel, MemoryChannel, SEMAPHORE_LEN};
+use shmccl::channel::Channel;
 use shmccl::heap::{HeapOffset, Region};
-use shmccl::{ArenaBuffer, Collectives, Communicator, Error, Rank};
+use shmccl::{Collectives, Error};
 
-use crate::comm::CommState;
-use crate::failure::{Failure, answer};
+use crate::answer::answer;
+use crate::arguments::{data_type, elements, required, unsigned};
+use crate::comm_state::CommState;
+use crate::failure::Failure;
 use crate::group;
 use crate::handles::{Handles, Reserved, lock};
 use crate::operand::Operand;
+use crate::signals::{Semaphores, Signals};
 use crate::stream::StreamState;
-use crate::types::shmcclResult_t;
-use crate::types::{DataTypeCode, data_type, elements, required, unsigned};
-use crate::types::{shmcclComm_t, shmcclStream_t, shmcclWindow_t};
-
-/// How many signals a pair of ranks has in each direction, by their indices.
-pub const SHMCCL_SIGNALS: c_int = 16;
-
-/// As many, as the length of a list.
-const PER_PAIR: usize = SHMCCL_SIGNALS as usize;
-
-/// The memory of a semaphore.
-type Semaphore = [u8; 128];
-
-const _: () = assert!(size_of::<Semaphore>() as u64 == SEMAPHORE_LEN);
-
-/// What the windows of a communicator signal with.
-pub(crate) struct Signals {
-    /// The memory of this rank's semaphores.
-    _memory: ArenaBuffer<Semaphore>,
-    outbound: Vec<Mutex<MemoryChannel>>,
-    inbound: Vec<Mutex<MemoryChannel>>,
-}
+use crate::types::{DataTypeCode, shmcclComm_t, shmcclResult_t, shmcclStream_t, shmcclWindow_t};
 
 /// A window: where each rank has its part.
 pub(crate) struct WindowState {
@@ -65,46 +45,10 @@ pub struct shmcclWaitSignalDesc_t {
     pub sigIdx: c_int,
 }
 
-impl Signals {
-    /// Allocates this rank's semaphores, which nobody has signalled.
-    fn allocate(state: &CommState) -> Result<ArenaBuffer<Semaphore>, Failure> {
-        let count = state.n_ranks() * PER_PAIR;
-        let memory = state.arena.alloc_aligned(count, SEMAPHORE_LEN)?;
-        memory.fill([0; size_of::<Semaphore>()]);
-        Ok(memory)
-    }
-
-    /// Opens the channels to all ranks, whose semaphores begin at `bases`.
-    fn open(comm: &Communicator, memory: ArenaBuffer<Semaphore>, bases: &[u64]) -> Result<Self, Error> {
-        let cell = |base: u64, source: u32, index: usize| {
-            HeapOffset::new(base + (u64::from(source) * PER_PAIR as u64 + index as u64) * SEMAPHORE_LEN)
-        };
-        let (own, mine) = (comm.rank().get(), bases[comm.rank().index()]);
-        let open = |_| {
-            let mut channels = Vec::new();
-            for (peer, &theirs) in (0..).zip(bases) {
-                let rank = Rank::new(peer, comm.n_ranks())?;
-                for index in 0..PER_PAIR {
-                    let (outbound, inbound) = (cell(theirs, own, index), cell(mine, peer, index));
-                    channels.push(Mutex::new(comm.memory_channel_over(rank, outbound, inbound)?));
-                }
-            }
-            Ok::<_, Error>(channels)
-        };
-        Ok(Self { _memory: memory, outbound: open(())?, inbound: open(())? })
-    }
-
-    fn place(peer: Rank, index: c_int) -> Result<usize, Failure> {
-        let wrong = || Failure::argument(format!("sigIdx is {index}, expected one below {SHMCCL_SIGNALS}"));
-        let index = usize::try_from(index).ok().filter(|index| *index < PER_PAIR).ok_or_else(wrong)?;
-        Ok(peer.index() * PER_PAIR + index)
-    }
-}
-
 /// What a rank tells the others of its part of a window.
 struct Offer {
     part: Region,
-    memory: Option<ArenaBuffer<Semaphore>>,
+    memory: Option<Semaphores>,
     /// Where the window will stand.
     place: Reserved<'static, WindowState, MAX_WINDOWS>,
 }
@@ -113,7 +57,7 @@ impl Offer {
     /// Names `size` bytes at `buff`, and allocates semaphores if these are to be `made`.
     fn new(state: &CommState, buff: *mut c_void, size: usize, made: bool) -> Result<Self, Failure> {
         let place = WINDOWS.reserve()?;
-        let memory = made.then(|| Signals::allocate(state)).transpose()?;
+        let memory = made.then(|| Signals::allocate(&state.arena, state.n_ranks())).transpose()?;
         if size == 0 {
             return Ok(Self { part: Region::default(), memory, place });
         }

@@ -6,23 +6,11 @@
 
 use std::sync::{Arc, Weak};
 
-use pyo3::Py;
 use shmccl::heap::Region;
 use shmccl::reduce::ReduceOp;
-use shmccl::{ArenaBuffer, Collectives, Communicator};
+use shmccl::{Collectives, Communicator};
 
-use crate::array::Array;
 use crate::turns::Turns;
-
-/// What keeps the memory of an array.
-pub enum ArrayMemory {
-    /// Made by all ranks together; noted as dropped when the last of these goes.
-    Shared(Arc<()>),
-    /// Made by this rank alone, and freed with it.
-    Local(ArenaBuffer<u8>),
-    /// The array of this rank, of which this is a peer's.
-    Of(Py<Array>),
-}
 
 /// The arrays of an epoch, in the order in which all ranks have made them.
 #[derive(Default)]

@@ -8,15 +8,14 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use shmccl::ArenaBuffer;
 use shmccl::heap::Region;
 use shmccl::shm::Span;
 
-use crate::allocations::ArrayMemory;
 use crate::dlpack_export::{self, Loan};
 use crate::dtype::Dtype;
 use crate::error::exception;
-use crate::heap_places::HeapPlaces;
-use crate::operand::{AskedType, Operand, typed};
+use crate::heap_places::{Bytes, HeapPlaces};
 use crate::whole_number;
 
 /// An array in the heap of a rank, in C's order.
@@ -28,7 +27,8 @@ use crate::whole_number;
 pub struct Array {
     span: Span,
     region: Region,
-    dtype: &'static Dtype,
+    /// The type of its elements.
+    pub dtype: &'static Dtype,
     shape: Vec<isize>,
     strides: Vec<isize>,
     /// The member in whose heap it lies.
@@ -36,6 +36,16 @@ pub struct Array {
     rank: u32,
     places: Arc<HeapPlaces>,
     memory: ArrayMemory,
+}
+
+/// What keeps the memory of an array.
+pub enum ArrayMemory {
+    /// Made by all ranks together; noted as dropped when the last of these goes.
+    Shared(Arc<()>),
+    /// Made by this rank alone, and freed with it.
+    Local(ArenaBuffer<u8>),
+    /// The array of this rank, of which this is a peer's.
+    Of(Py<Array>),
 }
 
 impl Array {
@@ -67,16 +77,6 @@ impl Array {
         Ok(Self { span, region, dtype, shape, strides, rank, places: Arc::clone(places), memory })
     }
 
-    /// Returns it as an operand of a call.
-    ///
-    /// # Errors
-    /// Those of [`typed`].
-    #[inline]
-    pub fn operand<'py>(&self, asked: AskedType) -> PyResult<Operand<'py>> {
-        let dtype = typed(self.len(), asked, || Ok(self.dtype))?;
-        Ok(Operand::new(self.address(), self.len(), dtype))
-    }
-
     /// Returns the elements by dimension.
     pub fn extents(&self) -> Vec<i64> {
         self.shape.iter().map(|&extent| extent as i64).collect()
@@ -88,6 +88,12 @@ impl Array {
     /// None: the bytes are its own.
     pub fn clear(&self) -> shmccl::Result<()> {
         self.span.fill(0, self.span.len(), 0)
+    }
+
+    /// Returns where its bytes are.
+    #[inline]
+    pub fn bytes(&self) -> Bytes {
+        Bytes { address: self.address(), len: self.len() }
     }
 
     #[inline]
@@ -241,7 +247,7 @@ impl Array {
         }
         let loan = match copy {
             Some(true) => Loan::copy_of(py, &this.span)?,
-            _ => Loan::of(slf, this.address()),
+            _ => Loan::of(slf.as_any(), this.address()),
         };
         dlpack_export::capsule(py, loan, this.dtype, this.extents())
     }

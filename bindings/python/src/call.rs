@@ -6,8 +6,7 @@ use shmccl::comm::RegisteredPlan;
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, MessageSelector, Rank, Result, StatusHandle};
 
-use crate::heap_places::HeapPlaces;
-use crate::operand::Bytes;
+use crate::heap_places::{Bytes, HeapPlaces};
 
 /// What is called.
 #[derive(Debug)]

@@ -12,9 +12,10 @@ use crate::comm::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
 use crate::group::{self, GroupedCall};
+use crate::heap_places::Bytes;
 use crate::interrupt::detached;
 use crate::operand::part::Part;
-use crate::operand::{Access, Bytes, Operand};
+use crate::operand::{Access, Operand};
 use crate::reduce_op::reduce_op;
 use crate::stream::Stream;
 use crate::whole_number::{counts, rank, some_counts, tag};
@@ -134,7 +135,7 @@ impl<'a, 'py> Asked<'a, 'py> {
     #[inline]
     fn issue(&self, call: Call, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
         let shared = &self.comm.shared;
-        if self.stream.is_some() || shared.is_grouped() {
+        if self.stream.is_some() || group::is_open(shared) {
             return self.defer(call, objects);
         }
         // SAFETY: the operands of the caller hold the bytes until this returns. Other threads of
@@ -146,7 +147,7 @@ impl<'a, 'py> Asked<'a, 'py> {
     fn defer(&self, call: Call, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
         let (py, shared) = (self.py, &self.comm.shared);
         let kept = objects.into_iter().flatten().map(keep).collect::<PyResult<Vec<_>>>()?;
-        if shared.is_grouped() {
+        if group::is_open(shared) {
             if self.stream.is_some() {
                 return Err(PyValueError::new_err("within a group, name the stream where the group is made"));
             }
@@ -438,7 +439,7 @@ impl Communicator {
         #[pyo3(from_py_with = any_tag)] tag: Option<u32>,
         dtype: Option<&Object<'py>>,
     ) -> PyResult<u32> {
-        if self.shared.is_grouped() {
+        if group::is_open(&self.shared) {
             return Err(PyValueError::new_err(
                 "recv_any returns who has sent, so it does not go into a group",
             ));

@@ -6,14 +6,15 @@ use std::time::Instant;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use shmccl::bootstrap::Options;
 use shmccl::collective::Algorithm;
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::undivided::undivided;
 use shmccl::{Collectives, Communicator as Engine, Error, Rank};
 
-use crate::allocations::{Allocations, ArrayMemory};
-use crate::array::Array;
+use crate::allocations::Allocations;
+use crate::array::{Array, ArrayMemory};
 use crate::channel::{Kind, PyChannel};
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
@@ -354,7 +355,7 @@ impl Communicator {
     /// enqueued on `stream`.
     #[pyo3(signature = (*, stream=None))]
     fn group(&self, stream: Option<Py<Stream>>) -> PyGroup {
-        PyGroup::of(&self.shared, stream)
+        PyGroup::of(vec![Arc::clone(&self.shared)], stream)
     }
 
     /// Starts calls as one operation: `with comm.start() as work: ...`. They go on when the block
@@ -547,4 +548,12 @@ impl Communicator {
     fn __repr__(&self) -> String {
         format!("<shmccl.Communicator rank {} of {}>", self.shared.rank, self.shared.size)
     }
+}
+
+/// Puts together the calls of several communicators of one rank.
+#[pyfunction]
+#[pyo3(signature = (*comms, stream=None))]
+pub fn group(comms: &Bound<'_, PyTuple>, stream: Option<Py<Stream>>) -> PyResult<PyGroup> {
+    let shared = |comm: Bound<'_, PyAny>| Ok(Arc::clone(&comm.cast::<Communicator>()?.get().shared));
+    Ok(PyGroup::of(comms.iter().map(shared).collect::<PyResult<Vec<_>>>()?, stream))
 }

@@ -7,10 +7,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use shmccl::shm::Span;
 
-use crate::array::Array;
+use crate::dlpack_layout::{CPU, Managed, NAME, Tensor};
 use crate::dtype::Dtype;
 use crate::error::exception;
-use crate::operand::dlpack::{CPU, Managed, NAME, Tensor};
 
 /// Type and number of the device.
 pub const DEVICE: (i32, i32) = (CPU, 0);
@@ -23,7 +22,7 @@ pub struct Loan {
 
 /// Keeps what is lent.
 enum Owner {
-    Array(Py<Array>),
+    Array(Py<PyAny>),
     Copy(#[expect(dead_code, reason = "its bytes are used by their address")] Vec<Line>),
 }
 
@@ -34,7 +33,7 @@ struct Line([u8; 256]);
 
 impl Loan {
     /// Lends the bytes of `array` at `address`.
-    pub fn of(array: &Bound<'_, Array>, address: usize) -> Self {
+    pub fn of(array: &Bound<'_, PyAny>, address: usize) -> Self {
         Self { address, owner: Owner::Array(array.clone().unbind()) }
     }
 

@@ -6,11 +6,9 @@ use std::sync::{Arc, Weak};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use shmccl::Group;
 
 use crate::call::Call;
-use crate::comm::Communicator;
 use crate::error::closed;
 use crate::interrupt::detached;
 use crate::shared::Shared;
@@ -44,14 +42,20 @@ impl OpenGroup {
 impl Drop for OpenGroup {
     fn drop(&mut self) {
         if let Some(shared) = self.comm.upgrade() {
-            // Relaxed: see `Shared::is_grouped`.
+            // Relaxed: see `is_open`.
             shared.n_groups.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
 /// Returns whether this thread puts calls of `shared` together.
+#[inline]
 pub fn is_open(shared: &Arc<Shared>) -> bool {
+    // Relaxed: a thread sees the groups that it has opened itself.
+    shared.n_groups.load(Ordering::Relaxed) != 0 && is_among_open(shared)
+}
+
+fn is_among_open(shared: &Arc<Shared>) -> bool {
     OPEN.with_borrow(|open| open.iter().any(|group| group.is_of(shared)))
 }
 
@@ -60,10 +64,10 @@ pub fn is_open(shared: &Arc<Shared>) -> bool {
 /// # Errors
 /// `RuntimeError` where they are already.
 pub fn open(shared: &Arc<Shared>) -> PyResult<()> {
-    if shared.is_grouped() {
+    if is_open(shared) {
         return Err(PyRuntimeError::new_err("a communicator is in a group already; end that one first"));
     }
-    // Relaxed: see `Shared::is_grouped`.
+    // Relaxed: see `is_open`.
     shared.n_groups.fetch_add(1, Ordering::Relaxed);
     let group = OpenGroup { comm: Arc::downgrade(shared), calls: Vec::new() };
     OPEN.with_borrow_mut(|open| open.push(group));
@@ -106,21 +110,12 @@ pub struct PyGroup {
     stream: Option<Py<Stream>>,
 }
 
-/// Puts together the calls of several communicators of one rank.
-#[pyfunction]
-#[pyo3(signature = (*comms, stream=None))]
-pub fn group(comms: &Bound<'_, PyTuple>, stream: Option<Py<Stream>>) -> PyResult<PyGroup> {
-    let shared = |comm: Bound<'_, PyAny>| Ok(Arc::clone(&comm.cast::<Communicator>()?.get().shared));
-    let mut comms = comms.iter().map(shared).collect::<PyResult<Vec<_>>>()?;
-    comms.sort_by_key(Arc::as_ptr);
-    comms.dedup_by_key(|comm| Arc::as_ptr(comm));
-    Ok(PyGroup { comms, stream })
-}
-
 impl PyGroup {
-    /// Makes a group of one communicator.
-    pub fn of(shared: &Arc<Shared>, stream: Option<Py<Stream>>) -> Self {
-        Self { comms: vec![Arc::clone(shared)], stream }
+    /// Makes a group of communicators of one rank.
+    pub fn of(mut comms: Vec<Arc<Shared>>, stream: Option<Py<Stream>>) -> Self {
+        comms.sort_by_key(Arc::as_ptr);
+        comms.dedup_by_key(|comm| Arc::as_ptr(comm));
+        Self { comms, stream }
     }
 
     fn take_calls(&self) -> PyResult<Vec<Vec<GroupedCall>>> {

@@ -1,10 +1,11 @@
-//! Where the heaps of a communicator's ranks lie in this process.
+//! Bytes of this process, and where they lie in the heaps of a communicator's ranks.
 
+use pyo3::PyResult;
+use pyo3::exceptions::PyValueError;
+use shmccl::comm::{RecvBytes, SendBytes};
 use shmccl::heap::{HeapOffset, HeapView, Region};
 use shmccl::shm::Span;
 use shmccl::{Communicator, Rank};
-
-use crate::operand::Bytes;
 
 /// The heaps of a communicator's members. It keeps their memory mapped.
 #[derive(Debug)]
@@ -17,6 +18,15 @@ pub struct HeapPlaces {
     /// That of this rank.
     own: usize,
     len: usize,
+}
+
+/// Bytes of this process that a Python object keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes {
+    /// Their first address.
+    pub address: usize,
+    /// How many there are.
+    pub len: usize,
 }
 
 impl HeapPlaces {
@@ -59,5 +69,70 @@ impl HeapPlaces {
         let offset = bytes.address.wrapping_sub(start);
         let is_inside = offset < self.len && bytes.len <= self.len - offset;
         is_inside.then(|| Region::new(HeapOffset::new(offset as u64), bytes.len as u64))
+    }
+}
+
+impl Bytes {
+    /// Returns whether some of these bytes are among `other`.
+    pub fn overlaps(self, other: Self) -> bool {
+        let (end, other_end) = (self.address + self.len, other.address + other.len);
+        self.len > 0 && other.len > 0 && self.address < other_end && other.address < end
+    }
+
+    /// Returns these bytes as the input of a call: a region of the heap, if they lie there.
+    ///
+    /// # Safety
+    /// They are there for `'a`, and nothing of this process writes them meanwhile but calls of the
+    /// same communicator, which are executed one after the other.
+    #[inline]
+    pub unsafe fn send<'a>(self, heap: &HeapPlaces) -> SendBytes<'a> {
+        match heap.own_region(self) {
+            Some(region) => region.into(),
+            // SAFETY: the caller's promise; an empty slice needs any address but zero.
+            None => unsafe { std::slice::from_raw_parts(self.start(), self.len) }.into(),
+        }
+    }
+
+    /// Returns these bytes as the output of a call, as [`Bytes::send`] does.
+    ///
+    /// # Safety
+    /// They are there for `'a`, and nothing else of this process touches them meanwhile but calls
+    /// of the same communicator, which are executed one after the other.
+    #[inline]
+    pub unsafe fn recv<'a>(self, heap: &HeapPlaces) -> RecvBytes<'a> {
+        match heap.own_region(self) {
+            Some(region) => region.into(),
+            // SAFETY: as in `send`.
+            None => unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }.into(),
+        }
+    }
+
+    /// Returns the region of these bytes in the heap of any rank.
+    ///
+    /// # Errors
+    /// `ValueError` for bytes that lie elsewhere.
+    pub fn region(self, heap: &HeapPlaces, rank: u32, what: &str) -> PyResult<Region> {
+        heap.region_of(rank, self).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "{what} does not lie in the heap; make it with comm.zeros or comm.empty, or take a part of such an array"
+            ))
+        })
+    }
+
+    /// Returns these bytes, to be read at once.
+    ///
+    /// # Safety
+    /// They are there for `'a`, and nothing of this process writes them meanwhile.
+    pub unsafe fn lent<'a>(self) -> &'a [u8] {
+        // SAFETY: the caller's promise; an empty slice needs any address but zero.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+
+    fn start(self) -> *mut u8 {
+        if self.len == 0 {
+            std::ptr::dangling_mut()
+        } else {
+            std::ptr::with_exposed_provenance_mut(self.address)
+        }
     }
 }

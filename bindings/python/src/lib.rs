@@ -24,6 +24,7 @@ mod channel;
 mod collectives;
 mod comm;
 mod dlpack_export;
+mod dlpack_layout;
 mod dtype;
 mod error;
 mod gate;
@@ -76,7 +77,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(gate::shut, module)?)?;
-    module.add_function(wrap_pyfunction!(group::group, module)?)?;
+    module.add_function(wrap_pyfunction!(comm::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
     module.add_function(wrap_pyfunction!(plan_check::check_plan, module)?)?;

@@ -1,7 +1,7 @@
 //! A communicator of the engine, shared by the objects of Python that use it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -11,10 +11,8 @@ use shmccl::{Communicator, Rank, Result};
 
 use crate::allocations::Allocations;
 use crate::error::closed;
-use crate::group;
 use crate::heap_places::HeapPlaces;
 use crate::interrupt::detached;
-use crate::lock::lock;
 use crate::proxy::refuse_within_handler;
 use crate::turns::{Turn, Turns};
 
@@ -127,13 +125,6 @@ impl Shared {
     pub fn turn(&self) -> Result<Turn<'_, Option<Communicator>>> {
         refuse_within_handler()?;
         self.comm.take()
-    }
-
-    /// Returns whether this thread puts calls into a group now.
-    #[inline]
-    pub fn is_grouped(self: &Arc<Self>) -> bool {
-        // Relaxed: a thread sees the groups that it has opened itself.
-        self.n_groups.load(Ordering::Relaxed) != 0 && group::is_open(self)
     }
 
     /// Returns whether it was left, or is about to be.

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{Access, AskedType, Operand, addresses, lies_in_order, read_only, scattered, typed};
+use super::held::{Access, AskedType, Operand, addresses, lies_in_order, read_only, scattered, typed};
 use crate::dtype::Dtype;
 
 /// A buffer that an object has exported, until this is dropped.

@@ -6,7 +6,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::{Access, AskedType, Operand, addresses, len_of, lies_in_order, read_only, scattered, typed};
+use super::held::{
+    Access, AskedType, Operand, addresses, len_of, lies_in_order, read_only, scattered, typed,
+};
 use crate::dtype::{Dtype, Unknown};
 
 /// Returns the bytes of `object`, if it has `__array_interface__` with an address.

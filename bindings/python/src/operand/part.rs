@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::{Access, AskedType, Operand};
+use super::held::{Access, AskedType, Operand, typed};
 use crate::dtype::Dtype;
 
 /// Some elements of an object, which calls take like the object.
@@ -41,7 +41,7 @@ impl Part {
                 "an array has become shorter than the part of it that is passed",
             ));
         }
-        let dtype = super::typed(self.len, asked, || Ok(whole.dtype))?;
+        let dtype = typed(self.len, asked, || Ok(whole.dtype))?;
         Ok(Operand { address: whole.address + self.start, len: self.len, dtype, ..whole })
     }
 }

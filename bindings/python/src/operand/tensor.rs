@@ -11,7 +11,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyType};
 
-use super::{Access, AskedType, Operand, dlpack};
+use super::dlpack;
+use super::held::{Access, AskedType, Operand};
+use crate::dlpack_layout::Tensor;
 
 /// The attribute of a class that lends by C functions, and the name of its capsule.
 const EXCHANGE: (&str, &CStr) = ("__dlpack_c_exchange_api__", c"dlpack_exchange_api");
@@ -20,7 +22,7 @@ const MAJOR: u32 = 1;
 
 /// Fills in what DLPack says of an object, whose memory stays the object's. Returns 0, or has
 /// raised an error.
-type Lend = unsafe extern "C" fn(*mut PyObject, *mut dlpack::Tensor) -> c_int;
+type Lend = unsafe extern "C" fn(*mut PyObject, *mut Tensor) -> c_int;
 
 /// `DLPackExchangeAPI`.
 #[repr(C)]
