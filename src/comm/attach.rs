@@ -9,21 +9,16 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::Communicator;
-use super::call_queue::EngineLoan;
+use super::core_set::CoreSet;
 use super::epoch_commit::EpochCommit;
 use super::heartbeat::Heartbeat;
-use super::init::CoreSet;
 use super::job_barrier::JobBarrier;
-use super::launcher_link::{Incarnation, LauncherLink};
+use super::launcher_link::Incarnation;
 use super::membership::{JobMembership, OwnSegment};
 use super::ports::Ports;
-use super::recovery::rejoin;
 use super::workspace::Workspace;
-use crate::bootstrap::{
-    Joining, MemberHeartbeat, Options, ProxyMode, Shared, checksums_from_env, cores_from_env, join_from_env,
-};
-use crate::channel::{Control, EpochMapping, RankContext, serve_all};
-use crate::collective::Choice;
+use crate::bootstrap::{Joining, Options, ProxyMode, Shared, checksums_from_env, cores_from_env};
+use crate::channel::{Control, EpochMapping, RankContext};
 use crate::error::{Error, Result};
 use crate::faults::{FaultHit, Faults, Injector};
 use crate::heap::MemoryRegistrar;
@@ -34,80 +29,6 @@ use crate::observe::report_of;
 use crate::rank::Rank;
 use crate::shm::LifeLock;
 use crate::trace::{Recorder, Rings};
-
-/// The part of a process in the job that it was started for.
-#[derive(Debug)]
-pub enum JoinedAs {
-    /// A device, with its communicator.
-    Device(Box<Communicator>),
-    /// The proxy service. It has served until the job ended, and nothing is left to do.
-    Proxy,
-}
-
-impl Communicator {
-    /// Joins the job that `shmccl run` started this process for.
-    ///
-    /// # Errors
-    /// [`Error::Environment`] when no launcher started this process; otherwise those of
-    /// [`join_job`].
-    pub fn from_env() -> Result<Self> {
-        match join_job()? {
-            Some(JoinedAs::Device(comm)) => Ok(*comm),
-            Some(JoinedAs::Proxy) | None => Err(Error::Environment {
-                variable: "SHMCCL_SOCKET",
-                expected: "expected the control socket of a launcher",
-            }),
-        }
-    }
-}
-
-/// Joins the job that this process was started for. Returns `None` when no launcher started it,
-/// also where a rank has started it with its own environment.
-///
-/// The proxy service process serves until the job ends, and then returns [`JoinedAs::Proxy`]. A
-/// restarted rank ([`Launch::restart`](crate::launch::Launch::restart)) waits until the others take
-/// it back ([`Communicator::recover`]): see [`Communicator::on_recovery`].
-///
-/// # Errors
-/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a
-/// rank is lost meanwhile.
-pub fn join_job() -> Result<Option<JoinedAs>> {
-    let Some(joining) = join_from_env()? else { return Ok(None) };
-    if joining.restarts > 0 {
-        return Ok(Some(JoinedAs::Device(Box::new(rejoin(joining)?))));
-    }
-    let (restarting, beat, device) = (joining.is_restarting, joining.beat, joining.device);
-    let (options, placement) = (joining.options.clone(), joining.placement);
-    let overrides = Overrides::of(&options)?;
-    let rings = rings_of(&joining)?;
-    let AttachedMember { shared, mapped, own } = AttachedMember::of(joining)?;
-    let heartbeat = beat.map(|every| MemberHeartbeat::new(mapped.control().beat(device), every));
-    let Some(rank) = shared.joining.rank() else {
-        let link = shared.ready()?;
-        // It hears from the devices when the job is over.
-        let _beating = link.watch(heartbeat, |_| {})?;
-        let spinners = placement.devices + placement.proxies;
-        serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
-        return Ok(Some(JoinedAs::Proxy));
-    };
-    let live = LiveRank::announce(&mapped, rank)?;
-    let link = shared.ready()?;
-    let params = JoinParams {
-        mode: options.proxy,
-        spinners: placement.devices,
-        cores: overrides.cores,
-        beside_service: options.proxy == ProxyMode::Process && placement.proxies > 0,
-        timeout: options.timeout,
-    };
-    let incarnations = Incarnation::first(mapped.n_ranks());
-    let line = LauncherLink::begin(link, heartbeat, restarting, &mapped, incarnations)?;
-    let mut comm = live.join(&mapped, &params)?;
-    let membership = comm.alone();
-    (membership.launcher, membership._own) = (Some(Arc::new(line)), own);
-    comm.apply(&overrides, false);
-    comm.record_in(rings.as_ref(), rank);
-    Ok(Some(JoinedAs::Device(Box::new(comm))))
-}
 
 /// Returns the trace rings of a member, if it is traced.
 pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
@@ -163,14 +84,14 @@ impl JoinParams {
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
-struct AttachedMember {
-    shared: Shared,
-    mapped: Arc<EpochMapping>,
-    own: Option<OwnSegment>,
+pub(super) struct AttachedMember {
+    pub(super) shared: Shared,
+    pub(super) mapped: Arc<EpochMapping>,
+    pub(super) own: Option<OwnSegment>,
 }
 
 impl AttachedMember {
-    fn of(joining: Joining) -> Result<Self> {
+    pub(super) fn of(joining: Joining) -> Result<Self> {
         let (epoch_id, backing) = (joining.epoch_id, joining.options.backing.clone());
         let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
         let mut own = None;
@@ -233,15 +154,7 @@ impl LiveRank {
             recovery_callbacks: Mutex::default(),
             _own: None,
         };
-        Ok(Communicator {
-            rank,
-            members: (0..mapped.n_ranks()).map(Rank::known).collect(),
-            job_barrier: Some(job_barrier),
-            engine: None,
-            loan: EngineLoan::default(),
-            choice: Choice::default(),
-            membership: Arc::new(membership),
-        })
+        Ok(Communicator::first(job_barrier, membership))
     }
 }
 
@@ -282,6 +195,17 @@ impl Communicator {
     #[must_use]
     pub fn fault_hits(&self) -> Vec<FaultHit> {
         self.context().injector().map_or_else(Vec::new, |injector| injector.fault_hits())
+    }
+
+    /// Keeps the launcher link of `old` in this new communicator, whose ranks the launcher knows by
+    /// `incarnations`.
+    pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
+        self.alone().succeed(&old.membership, incarnations);
+    }
+
+    /// Returns the membership of this new communicator, which nothing else shares.
+    pub(super) fn alone(&mut self) -> &mut JobMembership {
+        Arc::get_mut(&mut self.membership).expect("a new communicator is alone on its membership")
     }
 
     /// Notes what this rank does from now on in `rings`, where it is known as `rank`.

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::survivor::is_gone;
 use crate::bootstrap::WaitGuard;
 use crate::channel::EpochMapping;
 use crate::error::{Error, Result};
@@ -117,7 +116,7 @@ impl EpochCommit {
     }
 
     fn round(&self) -> Round<'_, HostKernel, impl Fn(Rank) -> bool> {
-        let gone = |rank| is_gone(&self.mapped, rank);
+        let gone = |rank| self.mapped.life(rank).status().is_gone();
         Round { cell: &self.cell, rank: self.rank, kernel: self.mapped.kernel(), park: &self.park, gone }
     }
 }

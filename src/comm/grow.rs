@@ -10,11 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
-use super::attach::Overrides;
-use super::attach::join_assembled;
+use super::attach::{Overrides, join_assembled, name_hang_up};
 use super::engine::all_same;
 use super::launcher_link::LauncherState;
-use super::survivor::is_gone;
 use super::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;
@@ -123,7 +121,7 @@ impl Communicator {
         let overrides = Overrides::of(&Options::default())?;
         let met = meet_as_joiner(&id.meeting_point(), timeout, off.map(WaitGuard::until))
             .and_then(|joining| join_assembled(joining, overrides.cores));
-        met.inspect(|comm| comm.apply(&overrides, false)).map_err(super::attach::name_hang_up)
+        met.inspect(|comm| comm.apply(&overrides, false)).map_err(name_hang_up)
     }
 
     /// Returns the processes of all members, in the order of their ranks.
@@ -169,7 +167,7 @@ impl Communicator {
         if self.membership.launcher_state().is_some_and(LauncherState::is_orphaned) {
             return Error::Revoked { by: None, awaited: None };
         }
-        let error = match super::attach::name_hang_up(error) {
+        let error = match name_hang_up(error) {
             // If the host was a member, its death shows before its sockets are closed.
             error @ Error::NoMeeting { .. } => guard.lost().map_or(error, |rank| Error::PeerLost { rank }),
             error => error,
@@ -185,7 +183,8 @@ impl Communicator {
 
 /// Returns the first of `members` that has died or left, by its place among them.
 fn first_gone(mapped: &EpochMapping, members: &[Rank]) -> Option<Rank> {
-    (0..).zip(members).find(|(_, member)| is_gone(mapped, **member)).map(|(rank, _)| Rank::known(rank))
+    let is_gone = |(_, member): &(u32, &Rank)| mapped.life(**member).status().is_gone();
+    (0..).zip(members).find(is_gone).map(|(rank, _)| Rank::known(rank))
 }
 
 #[cfg(all(test, feature = "coordinator"))]

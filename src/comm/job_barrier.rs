@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::survivor::is_gone;
 use crate::channel::{EpochMapping, EpochWatch, LongWait, RankContext, WaitKind};
 use crate::collective::{
     CallMismatch, CallSignature, Engine, LEFT, Operation, call_met, call_proposed, can_agree, proposed,
@@ -322,7 +321,7 @@ impl LongWait for BarrierWait<'_> {
         let gone = |(rank, cell): (u32, &BarrierCell)| {
             let rank = Rank::known(rank);
             let left = self.departures.is_some_and(|words| words[rank.index()].has_reached(LEFT));
-            let gone = left || is_gone(mapped, rank);
+            let gone = left || mapped.life(rank).status().is_gone();
             // The cell is read after those words: a rank that arrived and then left is not missed.
             (gone && !cell.has_reached(self.target)).then_some(Stop::PeerLost(rank))
         };

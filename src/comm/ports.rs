@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shmccl_proxy::{Handler, MAX_PRODUCERS, Snapshot};
+use shmccl_proxy::{Handler, MAX_PRODUCERS};
 
-use super::Communicator;
 use crate::bootstrap::ProxyMode;
 use crate::channel::{
     Executor, Port, ProxyFaults, ProxyThread, ProxyWaitPoint, Pusher, RankContext, ServedFifos, Traced,
@@ -61,6 +60,33 @@ impl Ports {
             }
             ProxyMode::Process => Port::new(pusher, fifo, ProxyWaitPoint::of_process(mapped), None),
         })
+    }
+
+    /// Starts the proxy thread with the handler that `make` returns, over `n_fifos` fifos.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the proxy runs already, or is a service process.
+    pub(super) fn start_proxy<T: Handler + Send + 'static>(
+        &self,
+        context: &Arc<RankContext>,
+        n_fifos: u32,
+        make: impl FnOnce(Executor) -> T,
+    ) -> Result<()> {
+        let unavailable = |needs| Err(Error::Unavailable { operation: "start_proxy", needs });
+        if self.mode == ProxyMode::Process {
+            return unavailable("a job whose proxies are threads; this one has a service process");
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.proxy.is_some() {
+            return unavailable("a proxy that does not run yet; call it before the first port channel");
+        }
+        let before = (state.n_fifos, state.n_sole);
+        (state.n_fifos, state.n_sole) = (n_fifos, 0);
+        let started = state.start(context, make);
+        if started.is_err() {
+            (state.n_fifos, state.n_sole) = before;
+        }
+        started
     }
 
     /// Stops the proxy thread when everything pushed so far has been executed, or the epoch has
@@ -128,56 +154,10 @@ fn enough_to_share(n_ranks: u32) -> u32 {
     n_ranks.div_ceil(half).clamp(1, N_FIFOS)
 }
 
-impl Communicator {
-    /// Starts this rank's proxy thread with a handler of the caller's own, over `n_fifos` fifos.
-    /// Port channels are spread over them in turn, and share them. `make` gets the handler that
-    /// would be used otherwise.
-    ///
-    /// # Errors
-    /// - [`Error::InvalidArgument`] when `n_fifos` is not from 1 to 8.
-    /// - [`Error::Unavailable`] when the proxy runs already (the first
-    ///   [`Communicator::port_channel`] starts it), or the job's proxy is a service process.
-    pub fn start_proxy<T: Handler + Send + 'static>(
-        &self,
-        n_fifos: u32,
-        make: impl FnOnce(Executor) -> T,
-    ) -> Result<()> {
-        if !(1..=N_FIFOS).contains(&n_fifos) {
-            let expected = "from 1 to 8 fifos";
-            return Err(Error::InvalidArgument { name: "n_fifos", value: n_fifos.into(), expected });
-        }
-        self.context().here("start_proxy")?;
-        let unavailable = |needs| Err(Error::Unavailable { operation: "start_proxy", needs });
-        if self.membership.ports.mode == ProxyMode::Process {
-            return unavailable("a job whose proxies are threads; this one has a service process");
-        }
-        let mut state = self.membership.ports.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.proxy.is_some() {
-            return unavailable("a proxy that does not run yet; call it before the first port channel");
-        }
-        let before = (state.n_fifos, state.n_sole);
-        (state.n_fifos, state.n_sole) = (n_fifos, 0);
-        let started = state.start(self.context(), make);
-        if started.is_err() {
-            (state.n_fifos, state.n_sole) = before;
-        }
-        started
-    }
-
-    /// Returns the counters of this rank's fifos, in use or not. Costs the fifos nothing.
-    ///
-    /// # Errors
-    /// None in a job that is intact.
-    pub fn fifo_snapshots(&self) -> Result<Vec<Snapshot>> {
-        let context = self.context();
-        let cells = context.mapped().cells(context.rank());
-        (0..N_FIFOS).map(|index| Ok(cells.fifo(index)?.snapshot())).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Communicator;
     use crate::bootstrap::Options;
     use crate::channel::Channel;
 

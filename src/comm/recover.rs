@@ -11,7 +11,7 @@ use super::Communicator;
 use super::attach::name_hang_up;
 use super::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{RankProgress, assemble, is_worth_another_try};
-use super::survivor::{OpenRound, Survivor, is_gone};
+use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
@@ -201,7 +201,7 @@ impl RecoveryRound<'_> {
     fn guard(&self) -> WaitGuard {
         let launcher_state = self.launcher.state.clone();
         let (mapped, chosen) = (self.open.survivor.context.mapped().clone(), self.open.chosen);
-        let guard = WaitGuard::new(move || chosen.iter().find(|rank| is_gone(&mapped, *rank)));
+        let guard = WaitGuard::new(move || chosen.iter().find(|rank| mapped.life(*rank).status().is_gone()));
         guard.unless(move || launcher_state.is_orphaned() || launcher_state.restarts_exhausted())
     }
 }

@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::attach::{join_assembled, name_hang_up};
-use super::launcher_link::Incarnation;
-use super::membership::JobMembership;
-use super::survivor::{OpenRound, Survivor, is_gone};
+use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
@@ -67,17 +65,6 @@ impl Communicator {
         let is_lost = |rank: &&Rank| mapped.life(**rank).status() == LifeStatus::Lost;
         lost.iter().filter(is_lost).for_each(|lost| self.membership.report_loss(*lost));
         Ok(Shrunk { comm, lost })
-    }
-
-    /// Keeps the launcher link of `old` in this new communicator, whose ranks the launcher knows by
-    /// `incarnations`.
-    pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
-        self.alone().succeed(&old.membership, incarnations);
-    }
-
-    /// Returns the membership of this new communicator, which nothing else shares.
-    pub(super) fn alone(&mut self) -> &mut JobMembership {
-        Arc::get_mut(&mut self.membership).expect("a new communicator is alone on its membership")
     }
 
     /// Declares `rank` lost, though it may live: it hangs, or is stopped. That ends the epoch like
@@ -150,7 +137,7 @@ fn meet_chosen(open: &OpenRound<'_>) -> Result<Communicator> {
 /// Watches the others who were chosen, and the launcher.
 fn guard(open: &OpenRound<'_>) -> WaitGuard {
     let (mapped, chosen) = (Arc::clone(open.survivor.context.mapped()), open.chosen);
-    let lost = move || (0..).zip(chosen.iter()).find(|(_, rank)| is_gone(&mapped, *rank));
+    let lost = move || (0..).zip(chosen.iter()).find(|(_, rank)| mapped.life(*rank).status().is_gone());
     let guard = WaitGuard::new(move || lost().map(|(place, _)| Rank::known(place)));
     match open.survivor.launcher_state.cloned() {
         Some(launcher_state) => guard.unless(move || launcher_state.is_orphaned()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::channel::{EpochMapping, MAX_ROUNDS, RankContext};
+use crate::channel::{MAX_ROUNDS, RankContext};
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};
 use crate::logs::step;
@@ -12,7 +12,7 @@ use crate::rank::{Rank, RankSet};
 use crate::shm::system::{may_be_one_namespace, namespace};
 use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
-use crate::sync::{LifeStatus, ParkCell, Waiting, wait_until};
+use crate::sync::{ParkCell, Waiting, wait_until};
 
 use super::Communicator;
 use super::epoch_commit::CancelWatch;
@@ -72,7 +72,7 @@ impl<'a> Survivor<'a> {
         cross: impl Fn(&OpenRound<'_>) -> Result<Option<Communicator>>,
     ) -> Result<(Communicator, RankSet)> {
         self.check_launcher()?;
-        let gone = |rank| is_gone(self.context.mapped(), rank);
+        let gone = |rank| self.context.mapped().life(rank).status().is_gone();
         let mut candidates = RankSet::all(self.context.mapped().n_ranks());
         for (number, cell) in (0..MAX_ROUNDS).zip(&*self.rounds) {
             if let (Some(outcome), Some(chosen)) = (cell.outcome(), cell.chosen(candidates)) {
@@ -229,9 +229,4 @@ impl OpenRound<'_> {
         let known = || round.cell.outcome().or_else(|| round.repeat_if_one_is_gone(self.chosen));
         wait_until(&waiting, park, known).ok()
     }
-}
-
-/// Returns whether `rank` was lost or has left.
-pub(super) fn is_gone(mapped: &EpochMapping, rank: Rank) -> bool {
-    matches!(mapped.life(rank).status(), LifeStatus::Lost | LifeStatus::Left)
 }

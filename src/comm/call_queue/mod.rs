@@ -26,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::stream::Monitor;
+use super::monitor::Monitor;
 use crate::channel::RankContext;
 use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Choice, Engine, OpenMessages, Operation};

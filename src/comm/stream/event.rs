@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::worker::Failure;
-use super::worker::Monitor;
 use super::{Stream, StreamStatus};
+use crate::comm::monitor::Monitor;
 use crate::error::{Error, Result};
 
 /// A mark in a stream. It is reached when everything is done that was enqueued there before it was

@@ -63,7 +63,6 @@ pub use calls::OnStream;
 pub use copies::{HostBuffer, HostSource};
 pub use event::Event;
 pub use worker::MAX_ENQUEUED;
-pub(super) use worker::Monitor;
 use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
