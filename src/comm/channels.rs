@@ -3,7 +3,7 @@
 use shmccl_proxy::{Handler, MemoryId, Snapshot};
 
 use super::Communicator;
-use super::ports::ChannelUser;
+use super::membership::ports::ChannelUser;
 use crate::channel::{Executor, MemoryChannel, PortChannel};
 use crate::error::{Error, Result};
 use crate::heap::layout::N_FIFOS;

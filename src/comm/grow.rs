@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
-use super::attach::{Overrides, join_assembled, name_hang_up};
 use super::engine::all_same;
-use super::launcher_link::LauncherState;
-use super::unique_id::UniqueId;
+use super::membership::attach::{Overrides, join_assembled, name_hang_up};
+use super::membership::launcher_link::LauncherState;
+use super::membership::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;
 use crate::collective::Operation;

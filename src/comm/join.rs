@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::attach::{AttachedMember, JoinParams, LiveRank, Overrides, rings_of};
-use super::launcher_link::{Incarnation, LauncherLink};
+use super::membership::attach::{AttachedMember, JoinParams, LiveRank, Overrides, rings_of};
+use super::membership::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::rejoin;
 use crate::bootstrap::{MemberHeartbeat, ProxyMode, join_from_env};
 use crate::channel::serve_all;

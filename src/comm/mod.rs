@@ -5,32 +5,22 @@
 //! alone, such as opening channels and reaching memory, take `&self`. Channels are values of their
 //! own and may move to other threads.
 
-mod aborter;
 mod alloc;
 mod arena;
-mod attach;
 mod buffers;
 mod call_queue;
 mod channels;
 mod checkpoint;
 mod collectives;
-mod core_set;
 mod engine;
-mod epoch_commit;
 pub mod failure;
 mod group;
 mod grow;
-mod heartbeat;
-mod init;
-mod job_barrier;
 mod join;
-mod launcher_link;
 mod membership;
 mod monitor;
-mod ports;
 mod recover;
 mod recovery;
-mod recovery_callbacks;
 mod shrink;
 mod split;
 pub mod start;
@@ -38,9 +28,7 @@ pub mod stream;
 mod submit;
 mod survivor;
 mod switch;
-mod unique_id;
 mod untyped;
-mod workspace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,23 +44,23 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
-pub use aborter::Aborter;
 pub use buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
 use call_queue::EngineLoan;
 pub use checkpoint::CheckpointFault;
 pub use collectives::Collectives;
 pub use engine::RegisteredPlan;
 pub use group::{Group, GroupMember, OnGroup};
-pub(crate) use init::init_threads;
-use job_barrier::JobBarrier;
 pub use join::{JoinedAs, join_job};
 use membership::JobMembership;
-pub use recovery_callbacks::Recovery;
+pub use membership::aborter::Aborter;
+pub(crate) use membership::init::init_threads;
+use membership::job_barrier::JobBarrier;
+pub use membership::recovery_callbacks::Recovery;
+pub use membership::unique_id::UniqueId;
 pub use shrink::Shrunk;
 pub use start::{Starting, Work};
 pub use submit::{Caller, Submit};
 pub use switch::SwitchChannel;
-pub use unique_id::UniqueId;
 pub use untyped::Untyped;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective

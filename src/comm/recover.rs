@@ -8,8 +8,8 @@
 //! are left, and the launcher restarts one more rank.
 
 use super::Communicator;
-use super::attach::name_hang_up;
-use super::launcher_link::{Incarnation, LauncherLink};
+use super::membership::attach::name_hang_up;
+use super::membership::launcher_link::{Incarnation, LauncherLink};
 use super::recovery::{RankProgress, assemble, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};

@@ -4,10 +4,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Communicator;
-use super::attach::{duplicate, join_assembled, name_hang_up, rings_of};
-use super::launcher_link::{Incarnation, LauncherLink};
-use super::recovery_callbacks::{Callback, Recovery};
-use super::unique_id::UniqueId;
+use super::membership::attach::{duplicate, join_assembled, name_hang_up, rings_of};
+use super::membership::launcher_link::{Incarnation, LauncherLink};
+use super::membership::recovery_callbacks::{Callback, Recovery};
+use super::membership::unique_id::UniqueId;
 use crate::bootstrap::{
     CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet,
 };

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::attach::{join_assembled, name_hang_up};
+use super::membership::attach::{join_assembled, name_hang_up};
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
 use crate::error::{Error, Result};

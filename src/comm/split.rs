@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::Communicator;
 use super::call_queue::EngineLoan;
-use super::workspace::{ALIGN, Workspace};
+use super::membership::workspace::{ALIGN, Workspace};
 use crate::collective::Planner;
 use crate::collective::tuning::{Table, Tuning};
 use crate::collective::{

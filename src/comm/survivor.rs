@@ -15,9 +15,9 @@ use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{ParkCell, Waiting, wait_until};
 
 use super::Communicator;
-use super::epoch_commit::CancelWatch;
-use super::launcher_link::LauncherState;
-use super::unique_id::UniqueId;
+use super::membership::epoch_commit::CancelWatch;
+use super::membership::launcher_link::LauncherState;
+use super::membership::unique_id::UniqueId;
 use crate::bootstrap::MeetingPoint;
 
 /// How long a rank whose descriptors are gone may take to show as dead, or to say why it has hung

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::Communicator;
 use super::core_set::CoreSet;
 use super::epoch_commit::EpochCommit;
 use super::heartbeat::Heartbeat;
 use super::job_barrier::JobBarrier;
 use super::launcher_link::Incarnation;
-use super::membership::{JobMembership, OwnSegment};
 use super::ports::Ports;
 use super::workspace::Workspace;
+use super::{JobMembership, OwnSegment};
 use crate::bootstrap::{Joining, Options, ProxyMode, Shared, checksums_from_env, cores_from_env};
 use crate::channel::{Control, EpochMapping, RankContext};
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::faults::{FaultHit, Faults, Injector};
 use crate::heap::MemoryRegistrar;
@@ -31,7 +31,7 @@ use crate::shm::LifeLock;
 use crate::trace::{Recorder, Rings};
 
 /// Returns the trace rings of a member, if it is traced.
-pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
+pub(in crate::comm) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
     let attach = |rings| Rings::attach(duplicate(rings)?, joining.epoch_id);
     joining.rings.as_ref().map(attach).transpose()
 }
@@ -44,7 +44,10 @@ pub(super) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
 ///
 /// # Errors
 /// Those of [`join_job`].
-pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> Result<Communicator> {
+pub(in crate::comm) fn join_assembled(
+    mut joining: Joining,
+    told: Option<NonZeroU32>,
+) -> Result<Communicator> {
     let rank = joining.rank().expect("only ranks meet");
     let cores = CoreSet::own();
     let all: Vec<_> =
@@ -65,15 +68,15 @@ pub(super) fn join_assembled(mut joining: Joining, told: Option<NonZeroU32>) -> 
 
 /// The decisions of a job for its ranks.
 #[derive(Clone, Debug)]
-pub(super) struct JoinParams {
-    pub(super) mode: ProxyMode,
+pub(in crate::comm) struct JoinParams {
+    pub(in crate::comm) mode: ProxyMode,
     /// How many threads that may spin share a core, proxies left aside.
-    pub(super) spinners: u32,
+    pub(in crate::comm) spinners: u32,
     /// How many cores the ranks were told to count on instead.
-    pub(super) cores: Option<NonZeroU32>,
+    pub(in crate::comm) cores: Option<NonZeroU32>,
     /// Whether the proxy service process runs on the same core.
-    pub(super) beside_service: bool,
-    pub(super) timeout: Duration,
+    pub(in crate::comm) beside_service: bool,
+    pub(in crate::comm) timeout: Duration,
 }
 
 impl JoinParams {
@@ -84,14 +87,14 @@ impl JoinParams {
 }
 
 /// A member that everybody's segments are mapped into, and its own into everybody.
-pub(super) struct AttachedMember {
-    pub(super) shared: Shared,
-    pub(super) mapped: Arc<EpochMapping>,
-    pub(super) own: Option<OwnSegment>,
+pub(in crate::comm) struct AttachedMember {
+    pub(in crate::comm) shared: Shared,
+    pub(in crate::comm) mapped: Arc<EpochMapping>,
+    pub(in crate::comm) own: Option<OwnSegment>,
 }
 
 impl AttachedMember {
-    pub(super) fn of(joining: Joining) -> Result<Self> {
+    pub(in crate::comm) fn of(joining: Joining) -> Result<Self> {
         let (epoch_id, backing) = (joining.epoch_id, joining.options.backing.clone());
         let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
         let mut own = None;
@@ -113,14 +116,14 @@ impl AttachedMember {
 }
 
 /// A rank that peers see alive, and that has nothing to do with them yet.
-pub(super) struct LiveRank {
+pub(in crate::comm) struct LiveRank {
     rank: Rank,
     life: LifeLock,
     registrar: MemoryRegistrar,
 }
 
 impl LiveRank {
-    pub(super) fn announce(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
+    pub(in crate::comm) fn announce(mapped: &Arc<EpochMapping>, rank: Rank) -> Result<Self> {
         let mut registrar = MemoryRegistrar::new(mapped.memory_table(rank)?);
         heap_windows(&mut registrar, mapped.windows())?;
         let heartbeat = Heartbeat::new(Arc::clone(mapped), rank);
@@ -130,7 +133,11 @@ impl LiveRank {
         Ok(Self { rank, life, registrar })
     }
 
-    pub(super) fn join(self, mapped: &Arc<EpochMapping>, params: &JoinParams) -> Result<Communicator> {
+    pub(in crate::comm) fn join(
+        self,
+        mapped: &Arc<EpochMapping>,
+        params: &JoinParams,
+    ) -> Result<Communicator> {
         let Self { rank, life, registrar } = self;
         let context = RankContext::new(Arc::clone(mapped), rank, params.spinners, params.timeout, report_of)?;
         let context = match params.cores {
@@ -160,29 +167,29 @@ impl LiveRank {
 
 /// Names a hang-up of the host's socket for what it is. Nobody revokes a job that does not exist
 /// yet.
-pub(super) fn name_hang_up(error: Error) -> Error {
+pub(in crate::comm) fn name_hang_up(error: Error) -> Error {
     match error {
         Error::Revoked { by: None, .. } => Error::NoMeeting { source: Errno::ECONNRESET.into() },
         other => other,
     }
 }
 
-pub(super) fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
+pub(in crate::comm) fn duplicate(descriptor: &impl AsFd) -> Result<OwnedFd> {
     crate::bootstrap::duplicate(descriptor, "duplicating a descriptor")
 }
 
 /// The settings that options, or else the environment, ask for.
 #[derive(Debug)]
-pub(super) struct Overrides {
-    pub(super) faults: Faults,
-    pub(super) checksums: bool,
-    pub(super) cores: Option<NonZeroU32>,
+pub(in crate::comm) struct Overrides {
+    pub(in crate::comm) faults: Faults,
+    pub(in crate::comm) checksums: bool,
+    pub(in crate::comm) cores: Option<NonZeroU32>,
 }
 
 impl Overrides {
     /// # Errors
     /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
-    pub(super) fn of(options: &Options) -> Result<Self> {
+    pub(in crate::comm) fn of(options: &Options) -> Result<Self> {
         let checksums = options.checksums || checksums_from_env()?;
         let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;
         Ok(Self { faults: options.faults.or_from_env()?, checksums, cores })
@@ -199,17 +206,17 @@ impl Communicator {
 
     /// Keeps the launcher link of `old` in this new communicator, whose ranks the launcher knows by
     /// `incarnations`.
-    pub(super) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
+    pub(in crate::comm) fn succeed(&mut self, old: &Self, incarnations: Vec<Option<Incarnation>>) {
         self.alone().succeed(&old.membership, incarnations);
     }
 
     /// Returns the membership of this new communicator, which nothing else shares.
-    pub(super) fn alone(&mut self) -> &mut JobMembership {
+    pub(in crate::comm) fn alone(&mut self) -> &mut JobMembership {
         Arc::get_mut(&mut self.membership).expect("a new communicator is alone on its membership")
     }
 
     /// Notes what this rank does from now on in `rings`, where it is known as `rank`.
-    pub(super) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
+    pub(in crate::comm) fn record_in(&self, rings: Option<&Rings>, rank: Rank) {
         let context = self.context();
         let recorder = rings.and_then(|rings| Recorder::new(rings, rank, context.mapped().epoch_id().epoch));
         recorder.into_iter().for_each(|recorder| context.set_recorder(recorder));
@@ -217,7 +224,7 @@ impl Communicator {
 
     /// Applies the settings to this new communicator, and plans the faults of its rank. The rank
     /// may be a thread among others of its process.
-    pub(super) fn apply(&self, overrides: &Overrides, is_thread: bool) {
+    pub(in crate::comm) fn apply(&self, overrides: &Overrides, is_thread: bool) {
         if overrides.checksums {
             self.context().take_checksums();
         }

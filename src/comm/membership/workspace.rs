@@ -28,11 +28,11 @@ const COMMUNICATORS: u64 = 8;
 const SHARE: u64 = 8;
 
 /// Regions start at multiples of so many bytes.
-pub(super) const ALIGN: u64 = 4096;
+pub(in crate::comm) const ALIGN: u64 = 4096;
 
 /// One rank's share of the workspace.
 #[derive(Debug, Default)]
-pub(super) struct Workspace {
+pub(in crate::comm) struct Workspace {
     book: Mutex<Book>,
 }
 
@@ -72,7 +72,7 @@ impl Drop for Book {
 impl Workspace {
     /// Returns the length of a part in a job with heaps of this `shape`, in bytes: room for one
     /// communicator at least.
-    pub(super) fn part_len(shape: HeapShape) -> u64 {
+    pub(in crate::comm) fn part_len(shape: HeapShape) -> u64 {
         let one = (1..=shape.n_ranks().into()).map(room).max().expect("a job has ranks");
         (shape.len() / SHARE / one).clamp(1, COMMUNICATORS) * one
     }
@@ -82,19 +82,19 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a length that is not a multiple of 64 bytes.
-    pub(super) fn add(&self, region: Region) -> Result<()> {
+    pub(in crate::comm) fn add(&self, region: Region) -> Result<()> {
         let allocator = Allocator::new(region.len)?;
         self.book().parts.push(WorkspacePart { region, is_open: false, allocator });
         Ok(())
     }
 
     /// Lets everybody take from the part that was added as `region`: all ranks have confirmed it.
-    pub(super) fn open(&self, region: Region) {
+    pub(in crate::comm) fn open(&self, region: Region) {
         self.book().part(region).is_open = true;
     }
 
     /// Returns the regions that it is made of.
-    pub(super) fn regions(&self) -> Vec<Region> {
+    pub(in crate::comm) fn regions(&self) -> Vec<Region> {
         self.book().parts.iter().map(|part| part.region).collect()
     }
 
@@ -102,7 +102,7 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Exhausted`] when there is none.
-    pub(super) fn take(&self, n_members: u64) -> Result<Region> {
+    pub(in crate::comm) fn take(&self, n_members: u64) -> Result<Region> {
         let mut book = self.book();
         book.reclaim();
         let len = CommLayout::new(n_members).len();
@@ -115,13 +115,13 @@ impl Workspace {
     ///
     /// # Errors
     /// Those of [`Workspace::take`].
-    pub(super) fn take_from(&self, region: Region, n_members: u64) -> Result<Region> {
+    pub(in crate::comm) fn take_from(&self, region: Region, n_members: u64) -> Result<Region> {
         let taken = self.book().part(region).take(CommLayout::new(n_members).len());
         taken.ok_or_else(|| exhausted(region.len))
     }
 
     /// Takes back a region that nobody else has touched, nor will.
-    pub(super) fn give_back(&self, region: Region) {
+    pub(in crate::comm) fn give_back(&self, region: Region) {
         self.book().part(region).free(region);
     }
 

@@ -17,12 +17,12 @@ use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// One rank's side of the meeting.
 #[derive(Debug)]
-pub(super) struct JobBarrier {
+pub(in crate::comm) struct JobBarrier {
     context: Arc<RankContext>,
     barrier: Barrier<CellSlice<BarrierCell>, CellRef<ParkCell>>,
     agreement: Agreement<CellSlice<AgreementCell>>,
     /// The ranks that have left, once there are words that say so.
-    pub(super) departures: Option<CellSlice<ProgressCell>>,
+    pub(in crate::comm) departures: Option<CellSlice<ProgressCell>>,
     /// How often all have met within an operation that was counted already, or is counted
     /// elsewhere.
     aside: u64,
@@ -54,7 +54,7 @@ impl JobBarrier {
     }
 
     /// Counts the next meeting as part of the operation that was counted last.
-    pub(super) fn count_no_more(&mut self) {
+    pub(in crate::comm) fn count_no_more(&mut self) {
         if self.within.is_none() {
             self.aside = self.aside.wrapping_add(1);
         }
@@ -62,12 +62,12 @@ impl JobBarrier {
 
     /// Counts no meeting until [`JobBarrier::end_within`]. Observers see this rank in `call`, which
     /// errors name on all ranks.
-    pub(super) fn begin_within(&mut self, call: CallSignature) {
+    pub(in crate::comm) fn begin_within(&mut self, call: CallSignature) {
         self.within.get_or_insert(EnclosingCall { call, since: self.barrier.generation() });
     }
 
     /// Counts each meeting again.
-    pub(super) fn end_within(&mut self) {
+    pub(in crate::comm) fn end_within(&mut self) {
         if let Some(EnclosingCall { since, .. }) = self.within.take() {
             self.aside = self.aside.wrapping_add(self.barrier.generation().wrapping_sub(since));
         }
@@ -89,7 +89,7 @@ impl JobBarrier {
     /// After a barrier that timed out, ranks cannot agree any more. A rank that gives up waiting
     /// has proposed already, and a later rank would take that for agreed. So giving up ends the
     /// epoch.
-    pub(super) fn agree(
+    pub(in crate::comm) fn agree(
         &mut self,
         operation: Operation,
         arguments: [u64; 4],
@@ -139,7 +139,7 @@ impl JobBarrier {
     /// [`Error::Timeout`] names a missing rank; [`Error::CallMismatch`], [`Error::PeerLost`],
     /// [`Error::Revoked`].
     #[inline]
-    pub(super) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
+    pub(in crate::comm) fn meet(&mut self, operation: Operation, engine: Option<&Engine>) -> Result<()> {
         let Some(begun) = self.context.recorder().map(Recorder::now) else {
             return self.pass(operation, engine);
         };
@@ -166,7 +166,7 @@ impl JobBarrier {
     ///
     /// # Errors
     /// Those of [`JobBarrier::meet`].
-    pub(super) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
+    pub(in crate::comm) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
         if self.barrier.has_arrived() {
             return self.meet(Operation::Finalize, engine);
         }
@@ -239,7 +239,7 @@ fn explained(mine: CallSignature, error: Error, watch: &BarrierWait<'_>) -> Erro
 ///
 /// # Errors
 /// [`Error::Mismatch`], [`Error::FailedElsewhere`].
-pub(super) fn agreed<'w>(
+pub(in crate::comm) fn agreed<'w>(
     operation: Operation,
     mine: &[u64],
     mut theirs: impl Iterator<Item = (Rank, &'w [u64])> + Clone,

@@ -20,7 +20,7 @@ pub struct Recovery {
     /// The step up to which all survivors had come: the least of what they passed to
     /// [`Communicator::recover`](crate::Communicator::recover). It is the same on all ranks.
     pub sequence: u64,
-    pub(super) inherited: Option<Mapping>,
+    pub(in crate::comm) inherited: Option<Mapping>,
 }
 
 impl Recovery {
@@ -49,14 +49,14 @@ impl Recovery {
 }
 
 /// A function that is called for every recovery.
-pub(super) type Callback = Box<dyn FnMut(&Recovery) + Send>;
+pub(in crate::comm) type Callback = Box<dyn FnMut(&Recovery) + Send>;
 
 /// Reports recoveries to a rank, each once.
 #[derive(Default)]
-pub(super) struct RecoveryCallbacks {
-    pub(super) callback: Option<Callback>,
+pub(in crate::comm) struct RecoveryCallbacks {
+    pub(in crate::comm) callback: Option<Callback>,
     /// The recovery that led to this epoch, until a callback was called with it.
-    pub(super) untold: Option<Recovery>,
+    pub(in crate::comm) untold: Option<Recovery>,
 }
 
 impl std::fmt::Debug for RecoveryCallbacks {

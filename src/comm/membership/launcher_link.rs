@@ -17,43 +17,43 @@ use crate::sync::{LifeStatus, Revocation};
 
 /// The name of a process for the launcher: its rank, and how often that rank was restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Incarnation {
-    pub(super) rank: Rank,
+pub(in crate::comm) struct Incarnation {
+    pub(in crate::comm) rank: Rank,
     /// How often it was restarted.
-    pub(super) restarts: u32,
+    pub(in crate::comm) restarts: u32,
 }
 
 impl Incarnation {
     /// Returns those of a job that has just been started.
-    pub(super) fn first(n_ranks: u32) -> Vec<Option<Self>> {
+    pub(in crate::comm) fn first(n_ranks: u32) -> Vec<Option<Self>> {
         (0..n_ranks).map(|rank| Some(Self { rank: Rank::known(rank), restarts: 0 })).collect()
     }
 }
 
 /// A line to the launcher that is listened to.
 #[derive(Debug)]
-pub(super) struct LauncherLink {
+pub(in crate::comm) struct LauncherLink {
     // Dropped before the link says good-bye.
     _watch: LinkWatch,
-    pub(super) link: ControlLink,
+    pub(in crate::comm) link: ControlLink,
     /// Whether the launcher restarts ranks that die.
-    pub(super) restarting: bool,
+    pub(in crate::comm) restarting: bool,
     /// The state of the launcher, kept up to date.
-    pub(super) state: LauncherState,
+    pub(in crate::comm) state: LauncherState,
 }
 
 /// The state of the launcher, so that nobody waits for others in vain.
 #[derive(Clone, Debug)]
-pub(super) struct LauncherState(Arc<Mutex<LauncherReports>>);
+pub(in crate::comm) struct LauncherState(Arc<Mutex<LauncherReports>>);
 
 impl LauncherState {
     /// Returns whether the launcher is gone.
-    pub(super) fn is_orphaned(&self) -> bool {
+    pub(in crate::comm) fn is_orphaned(&self) -> bool {
         lock(&self.0).events.contains(&LinkEvent::LauncherGone)
     }
 
     /// Returns whether a lost rank will not be restarted.
-    pub(super) fn restarts_exhausted(&self) -> bool {
+    pub(in crate::comm) fn restarts_exhausted(&self) -> bool {
         lock(&self.0).events.iter().any(|event| matches!(event, LinkEvent::NotRestarted(_)))
     }
 }
@@ -82,7 +82,7 @@ impl LauncherLink {
     ///
     /// # Errors
     /// Those of [`ControlLink::watch`].
-    pub(super) fn begin(
+    pub(in crate::comm) fn begin(
         link: ControlLink,
         heartbeat: Option<MemberHeartbeat>,
         restarting: bool,

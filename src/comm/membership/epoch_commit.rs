@@ -122,7 +122,7 @@ impl EpochCommit {
 }
 
 /// Watches whether what is waited for was called off: who polls sees who is gone.
-pub(super) struct CancelWatch<F>(pub(super) F);
+pub(in crate::comm) struct CancelWatch<F>(pub(in crate::comm) F);
 
 impl<F: Fn() -> bool> Watch for CancelWatch<F> {
     fn check(&self) -> Option<Stop> {

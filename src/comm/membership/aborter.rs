@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Communicator;
-use super::membership::JobMembership;
+use super::JobMembership;
+use crate::comm::Communicator;
 use crate::error::Result;
 use crate::observe::Report;
 use crate::rank::Rank;
@@ -38,7 +38,7 @@ impl Aborter {
     /// Refuses `operation` in a child that the rank has forked.
     ///
     /// # Errors
-    /// [`Error::Unavailable`].
+    /// [`crate::Error::Unavailable`].
     #[inline]
     pub fn check_process(&self, operation: &'static str) -> Result<()> {
         self.process.check(operation)

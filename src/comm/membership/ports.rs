@@ -14,14 +14,14 @@ use crate::sync::WaitPolicy;
 
 /// The fifos of a rank, and the proxy that serves them.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(in crate::comm) struct Ports {
     mode: ProxyMode,
     state: Mutex<PortsState>,
 }
 
 /// Whose channel it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChannelUser {
+pub(in crate::comm) enum ChannelUser {
     /// The program.
     Program,
     /// A pipe. It pushes a trigger for a whole piece of a message, so the cost of a push does not
@@ -47,7 +47,7 @@ impl Ports {
     }
 
     /// Opens a fifo, or a place in one, and starts the proxy that serves it, if need be.
-    pub(super) fn open(&self, context: &Arc<RankContext>, user: ChannelUser) -> Result<Port> {
+    pub(in crate::comm) fn open(&self, context: &Arc<RankContext>, user: ChannelUser) -> Result<Port> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.mode == ProxyMode::Thread && state.proxy.is_none() {
             state.start(context, |executor| executor)?;
@@ -66,7 +66,7 @@ impl Ports {
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the proxy runs already, or is a service process.
-    pub(super) fn start_proxy<T: Handler + Send + 'static>(
+    pub(in crate::comm) fn start_proxy<T: Handler + Send + 'static>(
         &self,
         context: &Arc<RankContext>,
         n_fifos: u32,

@@ -1,14 +1,28 @@
 //! A rank's membership in a job, which all its communicators share, and the end of it with the last
 //! of them.
+//!
+//! [`attach`] makes a rank a member of an epoch, with or without a launcher. [`init`] meets the
+//! other ranks without one, under a [`unique_id`] or a name. [`epoch_commit`] has all ranks of a
+//! meeting begin together. While the rank is a member, the [`launcher_link`] and the [`heartbeat`]
+//! show that it lives, and the [`job_barrier`] is where all ranks meet.
+
+pub(super) mod aborter;
+pub(super) mod attach;
+pub(super) mod core_set;
+pub(super) mod epoch_commit;
+pub(super) mod heartbeat;
+pub(super) mod init;
+pub(super) mod job_barrier;
+pub(super) mod launcher_link;
+pub(super) mod ports;
+pub(super) mod recovery_callbacks;
+pub(super) mod unique_id;
+pub(super) mod workspace;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::launcher_link::{Incarnation, LauncherLink, LauncherState, has_service};
-use super::ports::{ChannelUser, Ports};
-use super::recovery_callbacks::RecoveryCallbacks;
-use super::workspace::Workspace;
 use crate::channel::{Blamed, Port, RankContext};
 use crate::collective::{OpenPorts, RegionOwner};
 use crate::error::{DeviceName, Error, Result};
@@ -16,6 +30,10 @@ use crate::heap::{ArenaBuffer, MemoryRegistrar, Region};
 use crate::rank::Rank;
 use crate::shm::{CellSlice, LifeLock, Segment};
 use crate::sync::{LifeStatus, ProgressCell, Revocation};
+use launcher_link::{Incarnation, LauncherLink, LauncherState, has_service};
+use ports::{ChannelUser, Ports};
+use recovery_callbacks::RecoveryCallbacks;
+use workspace::Workspace;
 
 /// A rank in a job. Dropping it leaves the job; a peer that still needs this rank then gets
 /// [`crate::Error::PeerLost`].

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::Communicator;
 use super::attach::{JoinParams, LiveRank, Overrides, join_assembled, name_hang_up};
 use super::unique_id::UniqueId;
 use crate::bootstrap::{
@@ -11,6 +10,7 @@ use crate::bootstrap::{
 };
 use crate::channel::{Control, EpochMapping};
 use crate::collective::CALL_NAMES;
+use crate::comm::Communicator;
 use crate::epoch_id::{EpochId, FIRST_EPOCH, fresh_job_id};
 use crate::error::{Error, Result};
 use crate::heap::layout::HeapShape;

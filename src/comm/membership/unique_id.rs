@@ -125,16 +125,16 @@ impl UniqueId {
     }
 
     /// Returns the id as numbers.
-    pub(super) fn words(&self) -> [u64; 2] {
+    pub(in crate::comm) fn words(&self) -> [u64; 2] {
         self.words
     }
 
     /// Returns the id with these [`UniqueId::words`].
-    pub(super) fn from_words(words: [u64; 2]) -> Self {
+    pub(in crate::comm) fn from_words(words: [u64; 2]) -> Self {
         Self { words }
     }
 
-    pub(super) fn meeting_point(&self) -> MeetingPoint {
+    pub(in crate::comm) fn meeting_point(&self) -> MeetingPoint {
         // A job without a number would be no job.
         MeetingPoint { name: self.to_string(), job_id: self.words[0].max(1), epoch: FIRST_EPOCH }
     }
