@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
-use super::engine::all_same;
+use super::calls::settings::all_same;
 use super::membership::attach::{Overrides, join_assembled, name_hang_up};
 use super::membership::launcher_link::LauncherState;
 use super::membership::unique_id::UniqueId;

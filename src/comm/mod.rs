@@ -7,28 +7,18 @@
 
 mod alloc;
 mod arena;
-mod buffers;
-mod call_queue;
+mod calls;
 mod channels;
 mod checkpoint;
-mod collectives;
-mod engine;
 pub mod failure;
-mod group;
 mod grow;
 mod join;
 mod membership;
-mod monitor;
 mod recover;
 mod recovery;
 mod shrink;
 mod split;
-pub mod start;
-pub mod stream;
-mod submit;
 mod survivor;
-mod switch;
-mod untyped;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,12 +34,17 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
-pub use buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
-use call_queue::EngineLoan;
+pub use calls::buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
+use calls::call_queue::EngineLoan;
+pub use calls::collectives::Collectives;
+pub use calls::group::{Group, GroupMember, OnGroup};
+pub use calls::settings::RegisteredPlan;
+pub use calls::start::{Starting, Work};
+pub use calls::submit::{Caller, Submit};
+pub use calls::switch::SwitchChannel;
+pub use calls::untyped::Untyped;
+pub use calls::{start, stream};
 pub use checkpoint::CheckpointFault;
-pub use collectives::Collectives;
-pub use engine::RegisteredPlan;
-pub use group::{Group, GroupMember, OnGroup};
 pub use join::{JoinedAs, join_job};
 use membership::JobMembership;
 pub use membership::aborter::Aborter;
@@ -58,10 +53,6 @@ use membership::job_barrier::JobBarrier;
 pub use membership::recovery_callbacks::Recovery;
 pub use membership::unique_id::UniqueId;
 pub use shrink::Shrunk;
-pub use start::{Starting, Work};
-pub use submit::{Caller, Submit};
-pub use switch::SwitchChannel;
-pub use untyped::Untyped;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.

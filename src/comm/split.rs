@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::call_queue::EngineLoan;
+use super::calls::call_queue::EngineLoan;
 use super::membership::workspace::{ALIGN, Workspace};
 use crate::collective::Planner;
 use crate::collective::tuning::{Table, Tuning};

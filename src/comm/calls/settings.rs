@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use shmccl_plan::Plan;
 
-use super::Communicator;
 use super::call_queue::CallQueue;
 use crate::collective::tuning::{BufferKind, Table};
 use crate::collective::{Algorithm, CallSignature, ChannelKind, CustomAlgorithm, Engine, Operation};
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -37,7 +37,7 @@ impl Communicator {
     ///   [`crate::Error::FailedElsewhere`] on the other ranks. Nothing has changed then, and all
     ///   may try again.
     /// - [`crate::Error::CallMismatch`] when the ranks choose differently.
-    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// - Otherwise those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
     pub fn set_channel_kind(&mut self, kind: ChannelKind) -> Result<()> {
         self.enter(Operation::SetChannelKind)?.choose_channels(kind)?;
         self.choice.channel = kind;
@@ -53,7 +53,7 @@ impl Communicator {
     ///   nothing has changed then.
     /// - At once [`crate::Error::Unavailable`] for an operation without algorithms, and
     ///   [`crate::Error::InvalidArgument`] for a name that is too long.
-    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// - Otherwise those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
     pub fn register_algorithm(
         &mut self,
         operation: Operation,
@@ -78,13 +78,13 @@ impl Communicator {
     ///   [`crate::Error::Unavailable`] for one that does no call.
     /// - [`crate::Error::OutOfMemory`] or [`crate::Error::Exhausted`] where there is no room, and
     ///   [`crate::Error::FailedElsewhere`] on the other ranks.
-    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// - Otherwise those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
     pub fn register_plan(&mut self, plan: &Arc<Plan>) -> Result<()> {
         self.enter(Operation::RegisterAlgorithm)?.register_plan(plan)
     }
 
     /// Returns the first plan called `name` that is registered, for
-    /// [`Collectives::run_plan`](super::Collectives::run_plan).
+    /// [`Collectives::run_plan`](crate::comm::Collectives::run_plan).
     ///
     /// # Errors
     /// [`Error::Unavailable`] where there is none; those of a first call.
@@ -109,7 +109,7 @@ impl Communicator {
     /// # Errors
     /// - [`crate::Error::Unavailable`] when there is none.
     /// - [`crate::Error::Mismatch`] on all ranks when they remove different ones.
-    /// - Otherwise those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// - Otherwise those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
     pub fn unregister_plan(&mut self, name: &str) -> Result<()> {
         self.enter(Operation::RegisterAlgorithm)?.unregister_plan(name)
     }
@@ -189,7 +189,7 @@ impl Communicator {
 
     /// Meets all ranks within another call.
     #[inline]
-    pub(super) fn barrier_within(&mut self) -> Result<()> {
+    pub(in crate::comm) fn barrier_within(&mut self) -> Result<()> {
         match &mut self.job_barrier {
             Some(job_barrier) => job_barrier.meet(Operation::Barrier, self.engine.as_deref()),
             None => self.engine()?.barrier(Operation::Barrier),
@@ -203,19 +203,19 @@ impl Communicator {
     /// [`semantics`](crate::collective::semantics#the-first-call).
     ///
     /// # Errors
-    /// Those of [`Collectives::all_reduce`](super::Collectives::all_reduce).
+    /// Those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
     pub fn prepare(&mut self) -> Result<()> {
         self.engine().map(drop)
     }
 
     /// Begins the call `operation` of all members, and returns the engine for it.
-    pub(super) fn enter(&mut self, operation: Operation) -> Result<&mut Engine> {
+    pub(in crate::comm) fn enter(&mut self, operation: Operation) -> Result<&mut Engine> {
         self.context().enter(operation.name())?;
         self.engine_for(|| CallSignature::new(operation))
     }
 
     /// Tells all members `words` within `operation`, and returns the words of each.
-    pub(super) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
+    pub(in crate::comm) fn exchange(&mut self, operation: Operation, words: &[u64]) -> Result<Vec<Vec<u64>>> {
         let told = self.engine()?.exchange(operation, words)?;
         // Members that all come at once after the end of the epoch do not notice it by themselves.
         self.context().check(operation.name())?;
@@ -224,7 +224,7 @@ impl Communicator {
 
     /// Returns the engine that executes the collective calls of this communicator.
     #[inline]
-    pub(super) fn engine(&mut self) -> Result<&mut Engine> {
+    pub(in crate::comm) fn engine(&mut self) -> Result<&mut Engine> {
         self.engine_for(|| CallSignature::new(Operation::Prepare))
     }
 
@@ -248,7 +248,7 @@ impl Communicator {
     }
 
     /// Does `run`, in which members come together several times, as one operation.
-    pub(super) fn as_one<R>(
+    pub(in crate::comm) fn as_one<R>(
         &mut self,
         operation: Operation,
         run: impl FnOnce(&mut Self) -> Result<R>,
@@ -275,7 +275,7 @@ impl Communicator {
     /// Does what is in that queue, or waits until it is done, and takes the engine back. Not in a
     /// child of a fork, where nobody does it.
     #[inline]
-    pub(super) fn reclaim_engine(&mut self) {
+    pub(in crate::comm) fn reclaim_engine(&mut self) {
         if self.engine.is_none() && self.context().here("call").is_ok() {
             self.engine = self.loan.end();
         }
@@ -286,7 +286,7 @@ impl Communicator {
 ///
 /// # Errors
 /// [`Error::Mismatch`].
-pub(super) fn all_same(
+pub(in crate::comm) fn all_same(
     what: &'static str,
     mine: u64,
     mut told: impl Iterator<Item = (Rank, u64)>,

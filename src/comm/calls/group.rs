@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Communicator;
-use super::membership::JobMembership;
 use super::stream::Stream;
 use super::submit::{Caller, Submit};
 use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Operation, Request};
+use crate::comm::Communicator;
+use crate::comm::membership::JobMembership;
 use crate::error::{Error, Result};
 
 /// Takes calls of one communicator or several, and executes them at its end, at once or [on a

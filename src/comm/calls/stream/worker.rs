@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use super::StreamStatus;
 use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
-use crate::comm::monitor::Monitor;
+use crate::comm::calls::monitor::Monitor;
 use crate::error::{Error, Result};
 use crate::shm::undivided::undivided;
 use crate::sync::Watch;

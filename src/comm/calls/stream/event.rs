@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::worker::Failure;
 use super::{Stream, StreamStatus};
-use crate::comm::monitor::Monitor;
+use crate::comm::calls::monitor::Monitor;
 use crate::error::{Error, Result};
 
 /// A mark in a stream. It is reached when everything is done that was enqueued there before it was

@@ -54,8 +54,8 @@ mod worker;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::Communicator;
 use crate::channel::RankContext;
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 
@@ -67,7 +67,7 @@ use worker::{Failure, StreamQueue, StreamTask};
 
 /// Operations in order, executed by a thread of its own: see the [module](self).
 ///
-/// [`Stream::on`] takes the calls of [`Collectives`](super::Collectives), on buffers of the
+/// [`Stream::on`] takes the calls of [`Collectives`](crate::comm::Collectives), on buffers of the
 /// symmetric heap. Ordinary memory has to be `'static`, or goes through a device buffer by the
 /// stream's copies.
 ///

@@ -42,10 +42,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::Communicator;
 use super::call_queue::{CallList, CallQueue, Completion, Outcome, StartedCalls, operation_of};
 use super::submit::{Caller, Submit};
 use crate::collective::{MemberMemory, Request, group};
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 
 /// An operation that was started: the `Work` of PyTorch, and the request of MPI.

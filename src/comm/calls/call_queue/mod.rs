@@ -132,7 +132,7 @@ pub(super) struct Ticket<Q: Deref<Target = CallQueue> = Arc<CallQueue>> {
 
 /// The queue of a communicator, if it ever had one, and whether it has the engine.
 #[derive(Debug, Default)]
-pub(super) struct EngineLoan {
+pub(in crate::comm) struct EngineLoan {
     queue: Option<Arc<CallQueue>>,
     is_lent: bool,
     /// The plans that the engine had when it was lent, by name: no other are registered meanwhile.

@@ -1,7 +1,7 @@
 //! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
-use super::Communicator;
 use crate::collective::Request;
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 

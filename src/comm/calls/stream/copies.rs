@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytemuck::Pod;
 
 use super::Stream;
-use crate::comm::submit::same;
+use crate::comm::calls::submit::same;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapPlace, Region};
 use crate::shm::CacheHint;

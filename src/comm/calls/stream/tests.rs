@@ -153,7 +153,7 @@ fn a_group_that_is_full_refuses_more_and_does_what_it_has() {
 #[test]
 fn a_waiter_that_sleeps_is_woken_by_the_change_it_waits_for_after_the_end_of_the_epoch_too() {
     let comm = alone();
-    let monitor = crate::comm::monitor::Monitor::new(comm.context(), 0);
+    let monitor = crate::comm::calls::monitor::Monitor::new(comm.context(), 0);
     for end in [2, 4] {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| monitor.wait_asleep(|value| (*value == end).then_some("woken")));

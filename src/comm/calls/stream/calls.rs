@@ -7,8 +7,8 @@ use crate::channel::RankContext;
 use crate::collective::group::{self, GroupShare};
 use crate::collective::{Call, Choice, Operation, Request};
 use crate::comm::Communicator;
-use crate::comm::call_queue::{Ticket, enter};
-use crate::comm::submit::{Caller, Submit};
+use crate::comm::calls::call_queue::{Ticket, enter};
+use crate::comm::calls::submit::{Caller, Submit};
 use crate::error::Result;
 
 /// A communicator whose calls a stream takes: see [`Stream::on`].

@@ -1,19 +1,19 @@
 //! The typed collective operations.
 
-use super::Communicator;
 use super::buffers::{Blocks, RecvBuffer, SendBuffer};
-use super::engine::RegisteredPlan;
+use super::settings::RegisteredPlan;
 use super::submit::Submit;
 use super::untyped::Untyped;
 use crate::collective::{MessageSelector, MessageStatus, StatusHandle};
+use crate::comm::Communicator;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::rank::Rank;
 use crate::reduce::{DataType, Element, ReduceOp};
 
-/// The collective operations and messages. A [`Communicator`](super::Communicator) executes a call
-/// at once; a [group](super::Group) and a [stream](crate::Stream) execute it later.
+/// The collective operations and messages. A [`Communicator`] executes a call at once; a
+/// [group](crate::Group) and a [stream](crate::Stream) execute it later.
 ///
 /// [`collective::semantics`](crate::collective::semantics) says what all calls have in common:
 /// their order, what they acquire, calls in place, equal bits, the first call, mismatches and
@@ -196,8 +196,8 @@ pub trait Collectives<'a>: Submit<'a> {
         self.untyped(T::DATA_TYPE).all_to_all_in_place(buffer.into())
     }
 
-    /// Does what a [plan](super::Communicator::plan) of sendrecv does: each rank gets the input of
-    /// the rank that the plan has for it. Plans of other collectives do the calls of these.
+    /// Does what a [plan](Communicator::plan) of sendrecv does: each rank gets the input of the
+    /// rank that the plan has for it. Plans of other collectives do the calls of these.
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for a length that the plan does not do, for a plan of another
@@ -403,7 +403,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// of the same type, and leaves in `status` which one it was, once it is done. Ranks whose
     /// messages are there are served in turn.
     ///
-    /// [`Communicator::recv_any`](super::Communicator::recv_any) returns the status at once.
+    /// [`Communicator::recv_any`] returns the status at once.
     ///
     /// # Errors
     /// Those of [`Collectives::send`]; [`Error::PeerLost`] when a rank dies, or all others have

@@ -13,11 +13,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Communicator;
 use super::buffers::{Recv, RecvBuffer, RecvBytes, Send, SendBuffer, SendBytes};
-use super::engine::all_same;
+use super::settings::all_same;
 use crate::channel::{Channel, MemoryChannel, RankContext};
 use crate::collective::{Operation, PerMember, fill, share_of};
+use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, Region};
 use crate::rank::Rank;

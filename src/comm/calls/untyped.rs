@@ -3,7 +3,7 @@
 use super::buffers::{Blocks, Recv, RecvBytes, Send, SendBytes, check_apart, check_distinct};
 #[cfg(doc)]
 use super::collectives::Collectives;
-use super::engine::RegisteredPlan;
+use super::settings::RegisteredPlan;
 use super::submit::{Submit, same};
 use crate::collective::{
     BlockLayout, Input, MessageSelector, Operation, Output, Receipt, Request, StatusHandle,
