@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::membership::attach::{AttachedMember, JoinParams, LiveRank, Overrides, rings_of};
 use super::membership::launcher_link::{Incarnation, LauncherLink};
-use super::recovery::rejoin;
+use super::recovery::exchange::rejoin;
 use crate::bootstrap::{MemberHeartbeat, ProxyMode, join_from_env};
 use crate::channel::serve_all;
 use crate::error::{Error, Result};

@@ -10,15 +10,10 @@ mod arena;
 mod calls;
 mod channels;
 mod checkpoint;
-pub mod failure;
-mod grow;
 mod join;
 mod membership;
-mod recover;
 mod recovery;
-mod shrink;
 mod split;
-mod survivor;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +47,8 @@ pub(crate) use membership::init::init_threads;
 use membership::job_barrier::JobBarrier;
 pub use membership::recovery_callbacks::Recovery;
 pub use membership::unique_id::UniqueId;
-pub use shrink::Shrunk;
+pub use recovery::failure;
+pub use recovery::shrink::Shrunk;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.

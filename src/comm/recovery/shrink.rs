@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
-use super::Communicator;
-use super::membership::attach::{join_assembled, name_hang_up};
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
+use crate::comm::Communicator;
+use crate::comm::membership::attach::{join_assembled, name_hang_up};
 use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};

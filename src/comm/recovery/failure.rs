@@ -42,13 +42,13 @@
 //!
 //! # Recovering
 //! All ranks that are left call [`recover`] on the job's first communicator. The launcher has
-//! restarted the dead ranks; each of them gets its communicator where it [joins](super::join_job)
-//! the job.
+//! restarted the dead ranks; each of them gets its communicator where it
+//! [joins](crate::comm::join_job) the job.
 //!
 //! Each survivor passes the number of its last completed step. All ranks get the least of these
 //! numbers, restarted ones included ([`Communicator::on_recovery`]), and go on from there. A
 //! restarted rank can read the heap of its predecessor
-//! ([`Recovery::inherited`](super::Recovery::inherited)).
+//! ([`Recovery::inherited`](crate::comm::Recovery::inherited)).
 //!
 //! A launcher that has no restart left tells the survivors, who get [`Error::Unavailable`] at once
 //! and can shrink instead.
@@ -60,8 +60,8 @@
 //! arrival.
 //!
 //! The old communicator stays as it was, unless a member has died. While `grow` waits, [`revoke`]
-//! and an [`Aborter`](super::Aborter) do not interrupt it. A death does, the end of the launcher
-//! does, and so does the timeout.
+//! and an [`Aborter`](crate::comm::Aborter) do not interrupt it. A death does, the end of the
+//! launcher does, and so does the timeout.
 //!
 //! The new communicator is a job of its own. A launcher keeps watching the ranks that it has
 //! started and no others, so [`Launch::detect_hangs`] does not find a joining rank that hangs.

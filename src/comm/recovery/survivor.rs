@@ -14,11 +14,11 @@ use crate::shm::{CellRef, CellSlice, HostKernel};
 use crate::sync::regroup::{OfferCell, Round, RoundCell, RoundOutcome};
 use crate::sync::{ParkCell, Waiting, wait_until};
 
-use super::Communicator;
-use super::membership::epoch_commit::CancelWatch;
-use super::membership::launcher_link::LauncherState;
-use super::membership::unique_id::UniqueId;
 use crate::bootstrap::MeetingPoint;
+use crate::comm::Communicator;
+use crate::comm::membership::epoch_commit::CancelWatch;
+use crate::comm::membership::launcher_link::LauncherState;
+use crate::comm::membership::unique_id::UniqueId;
 
 /// How long a rank whose descriptors are gone may take to show as dead, or to say why it has hung
 /// up.

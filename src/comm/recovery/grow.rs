@@ -9,14 +9,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Communicator;
-use super::calls::settings::all_same;
-use super::membership::attach::{Overrides, join_assembled, name_hang_up};
-use super::membership::launcher_link::LauncherState;
-use super::membership::unique_id::UniqueId;
 use crate::bootstrap::{CancelToken, Options, RankClaim, WaitGuard, meet, meet_as_joiner};
 use crate::channel::EpochMapping;
 use crate::collective::Operation;
+use crate::comm::Communicator;
+use crate::comm::calls::settings::all_same;
+use crate::comm::membership::attach::{Overrides, join_assembled, name_hang_up};
+use crate::comm::membership::launcher_link::LauncherState;
+use crate::comm::membership::unique_id::UniqueId;
 use crate::error::{Error, Result};
 use crate::logs::step;
 use crate::rank::{MAX_RANKS, Rank};

@@ -3,15 +3,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::Communicator;
-use super::membership::attach::{duplicate, join_assembled, name_hang_up, rings_of};
-use super::membership::launcher_link::{Incarnation, LauncherLink};
-use super::membership::recovery_callbacks::{Callback, Recovery};
-use super::membership::unique_id::UniqueId;
 use crate::bootstrap::{
     CONTRIBUTION_LEN, Joining, MemberHeartbeat, Options, RankClaim, cores_from_env, meet,
 };
 use crate::channel::{Control, EpochMapping};
+use crate::comm::Communicator;
+use crate::comm::membership::attach::{duplicate, join_assembled, name_hang_up, rings_of};
+use crate::comm::membership::launcher_link::{Incarnation, LauncherLink};
+use crate::comm::membership::recovery_callbacks::{Callback, Recovery};
+use crate::comm::membership::unique_id::UniqueId;
 use crate::error::{Error, Result};
 use crate::heap::layout::{HEAP, HeapShape};
 use crate::logs::{EPOCH, step};
@@ -157,8 +157,8 @@ fn map_heap(descriptor: OwnedFd, is_sealed: bool, shape: HeapShape) -> Result<Ma
 /// # Errors
 /// - [`Error::Timeout`] when nobody takes it back.
 /// - [`Error::Unavailable`] when nobody can, because no restart is left for another lost rank.
-/// - [`Error::Revoked`] when the launcher is gone; those of [`super::join_job`].
-pub(super) fn rejoin(joining: Joining) -> Result<Communicator> {
+/// - [`Error::Revoked`] when the launcher is gone; those of [`crate::comm::join_job`].
+pub(in crate::comm) fn rejoin(joining: Joining) -> Result<Communicator> {
     let rank = joining.rank().expect("a service process is not started again");
     let mine = RankProgress { completed: None, restarts: joining.restarts };
     let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;

@@ -7,12 +7,12 @@
 //! whether they begin. A death spoils the meeting and the round. The next round is among those that
 //! are left, and the launcher restarts one more rank.
 
-use super::Communicator;
-use super::membership::attach::name_hang_up;
-use super::membership::launcher_link::{Incarnation, LauncherLink};
-use super::recovery::{RankProgress, assemble, is_worth_another_try};
+use super::exchange::{RankProgress, assemble, is_worth_another_try};
 use super::survivor::{OpenRound, Survivor};
 use crate::bootstrap::{Options, RankClaim, WaitGuard, meet};
+use crate::comm::Communicator;
+use crate::comm::membership::attach::name_hang_up;
+use crate::comm::membership::launcher_link::{Incarnation, LauncherLink};
 use crate::error::{Error, Result};
 use crate::logs::{EPOCH, step};
 use crate::rank::{Rank, RankSet};
