@@ -4,6 +4,15 @@
 //! Collective methods take `&mut self`, so a rank is in one such call at a time. Methods of a rank
 //! alone, such as opening channels and reaching memory, take `&self`. Channels are values of their
 //! own and may move to other threads.
+//!
+//! Of the folders below it, each uses those above it in this table and none of those below:
+//!
+//! | folder | what it does for a communicator |
+//! |---|---|
+//! | `membership` | makes a rank a member of an epoch, keeps it one, and ends that |
+//! | `calls` | executes its calls: at once, together, on streams, or in the background |
+//! | `recovery` | brings the job into a new epoch, after a loss or with more ranks |
+//! | `checkpoint` | writes what its ranks hold into files, and reads it again |
 
 mod alloc;
 mod arena;
