@@ -21,9 +21,7 @@ use crate::logs::PROXY;
 use crate::rank::Rank;
 use crate::shm::undivided::undivided;
 use crate::shm::{CellRef, CellSlice};
-use crate::sync::{
-    Latch, LifeStatus, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until,
-};
+use crate::sync::{Latch, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 use crate::trace::{Rings, TraceRing, TraceSpan, Verb};
 
 /// A proxy that runs. Dropping it stops it, after everything pushed so far has been executed; when
@@ -208,8 +206,7 @@ struct ServiceWatch<'a> {
 
 impl Watch for ServiceWatch<'_> {
     fn check(&self) -> Option<Stop> {
-        let gone =
-            |rank: &Rank| matches!(self.mapped.life(*rank).status(), LifeStatus::Left | LifeStatus::Lost);
+        let gone = |rank: &Rank| self.mapped.life(*rank).status().is_gone();
         self.mapped
             .revocation()
             .check()

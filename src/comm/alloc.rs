@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::Communicator;
-use super::job_barrier::agreed;
+use super::membership::job_barrier::agreed;
 use crate::collective::Operation;
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, Region};

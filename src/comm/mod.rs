@@ -4,45 +4,32 @@
 //! Collective methods take `&mut self`, so a rank is in one such call at a time. Methods of a rank
 //! alone, such as opening channels and reaching memory, take `&self`. Channels are values of their
 //! own and may move to other threads.
+//!
+//! Of the folders below it, each uses those above it in this table and none of those below:
+//!
+//! | folder | what it does for a communicator |
+//! |---|---|
+//! | `membership` | makes a rank a member of an epoch, keeps it one, and ends that |
+//! | `calls` | executes its calls: at once, together, on streams, or in the background |
+//! | `recovery` | brings the job into a new epoch, after a loss or with more ranks |
+//! | `checkpoint` | writes what its ranks hold into files, and reads it again |
 
 mod alloc;
 mod arena;
-mod attach;
-mod buffers;
-mod call_queue;
+mod calls;
+mod channels;
 mod checkpoint;
-mod collectives;
-mod engine;
-mod epoch_commit;
-pub mod failure;
-mod group;
-mod grow;
-mod heartbeat;
-mod init;
-mod job_barrier;
-mod launcher_link;
+mod join;
 mod membership;
-mod ports;
-mod recover;
 mod recovery;
-mod shrink;
 mod split;
-pub mod start;
-pub mod stream;
-mod submit;
-mod survivor;
-mod switch;
-mod unique_id;
-mod untyped;
-mod workspace;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytemuck::Pod;
-use shmccl_proxy::MemoryId;
 
-use crate::channel::{MemoryChannel, PortChannel, RankContext};
+use crate::channel::RankContext;
 use crate::collective::{CallSignature, Choice, Engine, Operation};
 use crate::error::{Error, Result};
 use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
@@ -51,24 +38,26 @@ use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
-pub use attach::{JoinedAs, join_job};
-pub use buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
+pub use calls::buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
+use calls::call_queue::EngineLoan;
+pub use calls::collectives::Collectives;
+pub use calls::group::{Group, GroupMember, OnGroup};
+pub use calls::settings::RegisteredPlan;
+pub use calls::start::{Starting, Work};
+pub use calls::submit::{Caller, Submit};
+pub use calls::switch::SwitchChannel;
+pub use calls::untyped::Untyped;
+pub use calls::{start, stream};
 pub use checkpoint::CheckpointFault;
-pub use collectives::Collectives;
-pub use engine::RegisteredPlan;
-pub use group::{Group, GroupMember, OnGroup};
-pub(crate) use init::init_threads;
-use job_barrier::JobBarrier;
-pub use membership::Aborter;
+pub use join::{JoinedAs, join_job};
 use membership::JobMembership;
-use ports::ChannelUser;
-pub use recovery::Recovery;
-pub use shrink::Shrunk;
-pub use start::{Starting, Work};
-pub use submit::{Caller, Submit};
-pub use switch::SwitchChannel;
-pub use unique_id::UniqueId;
-pub use untyped::Untyped;
+pub use membership::aborter::Aborter;
+pub(crate) use membership::init::init_threads;
+use membership::job_barrier::JobBarrier;
+pub use membership::recovery_callbacks::Recovery;
+pub use membership::unique_id::UniqueId;
+pub use recovery::failure;
+pub use recovery::shrink::Shrunk;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.
@@ -93,7 +82,7 @@ pub struct Communicator {
     /// The engine that executes its collective calls, made by the first of them.
     engine: Option<Box<Engine>>,
     /// The queue that has the engine while calls of this communicator may be in it.
-    loan: call_queue::EngineLoan,
+    loan: EngineLoan,
     /// How its collective calls are done.
     choice: Choice,
     membership: Arc<JobMembership>,
@@ -111,6 +100,19 @@ impl Drop for Communicator {
 }
 
 impl Communicator {
+    /// Makes the first communicator of an epoch, of all its ranks.
+    fn first(job_barrier: JobBarrier, membership: JobMembership) -> Self {
+        Self {
+            rank: membership.context.rank(),
+            members: (0..membership.context.mapped().n_ranks()).map(Rank::known).collect(),
+            job_barrier: Some(job_barrier),
+            engine: None,
+            loan: EngineLoan::default(),
+            choice: Choice::default(),
+            membership: Arc::new(membership),
+        }
+    }
+
     /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
@@ -176,84 +178,6 @@ impl Communicator {
     /// runs meanwhile may be recorded or not.
     pub fn set_tracing(&self, tracing: bool) {
         self.context().set_tracing(tracing);
-    }
-
-    /// Opens the next direct channel to `peer`. The k-th channel to a peer pairs with the peer's
-    /// k-th to this rank, through any communicators and threads.
-    ///
-    /// No message goes between the ranks. So threads that open channels to one peer do so in one
-    /// order on both sides. Channels that ranks open together do not count here: switch channels,
-    /// and proxied channels of communicators.
-    ///
-    /// # Errors
-    /// [`crate::Error::Exhausted`] when [`crate::channel::MAX_CHANNELS_PER_PEER`] are open, those
-    /// opened together included; [`crate::Error::InvalidRank`].
-    pub fn memory_channel(&self, peer: Rank) -> Result<MemoryChannel> {
-        MemoryChannel::open(self.context(), self.member(peer)?)
-    }
-
-    /// Opens a direct channel to `peer` over semaphores in heap memory: `outbound` of the peer's
-    /// heap, and `inbound` of this rank's. It pairs with the channel of the peer over the same two.
-    ///
-    /// It takes none of the places that [`Communicator::memory_channel`] counts. A semaphore has
-    /// [`SEMAPHORE_LEN`](crate::channel::SEMAPHORE_LEN) bytes, at a multiple of as many, and was
-    /// zeroed before either rank opened its channel. One rank raises it, over one channel at a
-    /// time.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`] for memory that is not allocated;
-    /// [`crate::Error::Misaligned`]; [`crate::Error::InvalidRank`].
-    pub fn memory_channel_over(
-        &self,
-        peer: Rank,
-        outbound: HeapOffset,
-        inbound: HeapOffset,
-    ) -> Result<MemoryChannel> {
-        let (member, own) = (self.member(peer)?, self.context().rank());
-        let (outbound, inbound) =
-            (self.heap().view().cell(member, outbound)?, self.heap().view().cell(own, inbound)?);
-        Ok(MemoryChannel::over(self.context(), member, outbound, inbound))
-    }
-
-    /// Opens the next proxied channel to `peer`. The first one starts the proxy thread, where
-    /// proxies are threads.
-    ///
-    /// It gets a fifo of this rank for itself while there is one: seven in a job of up to 16 ranks,
-    /// four of 64. Others share the rest, where a push costs more. A dropped channel gives its fifo
-    /// back. See also [`Communicator::start_proxy`].
-    ///
-    /// # Errors
-    /// - Those of [`Communicator::memory_channel`].
-    /// - [`crate::Error::Exhausted`] when the shared fifos have 32 channels each.
-    /// - [`crate::Error::Os`] when the proxy cannot be started.
-    pub fn port_channel(&self, peer: Rank) -> Result<PortChannel> {
-        let peer = self.member(peer)?;
-        self.context().here("port_channel")?;
-        PortChannel::open(
-            self.context(),
-            peer,
-            self.membership.ports.open(self.context(), ChannelUser::Program)?,
-        )
-    }
-
-    /// Gives `region` of the heap of `rank` an id for triggers of this rank: see
-    /// [`PortChannel::put_registered`]. The heaps themselves have ids from the start.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`], [`crate::Error::InvalidRank`]; [`crate::Error::Exhausted`]
-    /// when all 512 ids are in use.
-    pub fn register(&self, rank: Rank, region: Region) -> Result<MemoryId> {
-        let rank = self.member(rank)?;
-        self.heap().view().check(rank, region)?;
-        self.membership.registrar().register(rank, region)
-    }
-
-    /// Takes an id back. No trigger that names it may be in flight: flush first.
-    ///
-    /// # Errors
-    /// [`crate::Error::InvalidArgument`] when the id names nothing.
-    pub fn unregister(&self, id: MemoryId) -> Result<()> {
-        self.membership.registrar().unregister(id)
     }
 
     fn context(&self) -> &Arc<RankContext> {

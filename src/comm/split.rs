@@ -16,8 +16,8 @@
 use std::sync::Arc;
 
 use super::Communicator;
-use super::call_queue::EngineLoan;
-use super::workspace::{ALIGN, Workspace};
+use super::calls::call_queue::EngineLoan;
+use super::membership::workspace::{ALIGN, Workspace};
 use crate::collective::Planner;
 use crate::collective::tuning::{Table, Tuning};
 use crate::collective::{

@@ -60,6 +60,13 @@ pub enum LifeStatus {
     Lost,
 }
 
+impl LifeStatus {
+    /// Returns whether the rank was lost or has left.
+    pub(crate) fn is_gone(self) -> bool {
+        matches!(self, Self::Lost | Self::Left)
+    }
+}
+
 /// Whether one rank lives.
 ///
 /// | field | bytes | written by | read by |

@@ -1,9 +1,9 @@
 //! Ranks that wait in a barrier of the job, while this one is in an operation on the board.
 //!
 //! The barriers, allocations and the like of the job's first communicator go by a barrier of all
-//! ranks (`src/comm/job_barrier.rs`), its operations by the board. A rank in the one and a rank in
-//! the other would wait for each other until their deadline. So each looks, on the slow path of its
-//! wait, at what the other has announced:
+//! ranks (`src/comm/membership/job_barrier.rs`), its operations by the board. A rank in the one and
+//! a rank in the other would wait for each other until their deadline. So each looks, on the slow
+//! path of its wait, at what the other has announced:
 //!
 //! - A rank in operation s looks for a rank that has arrived at a barrier to which it has not come
 //!   itself, and has not posted s. What that rank posted before is acquired with its arrival (B1).

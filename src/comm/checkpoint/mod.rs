@@ -41,7 +41,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::Flock;
 
 use super::Communicator;
-use super::engine::all_same;
+use super::calls::settings::all_same;
 use crate::collective::Operation;
 use crate::epoch_id::EpochId;
 use crate::error::{Error, Result};

@@ -1,0 +1,459 @@
+//! The typed collective operations.
+
+use super::buffers::{Blocks, RecvBuffer, SendBuffer};
+use super::settings::RegisteredPlan;
+use super::submit::Submit;
+use super::untyped::Untyped;
+use crate::collective::{MessageSelector, MessageStatus, StatusHandle};
+use crate::comm::Communicator;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::rank::Rank;
+use crate::reduce::{DataType, Element, ReduceOp};
+
+/// The collective operations and messages. A [`Communicator`] executes a call at once; a
+/// [group](crate::Group) and a [stream](crate::Stream) execute it later.
+///
+/// [`collective::semantics`](crate::collective::semantics) says what all calls have in common:
+/// their order, what they acquire, calls in place, equal bits, the first call, mismatches and
+/// failures.
+pub trait Collectives<'a>: Submit<'a> {
+    /// Takes calls on elements of `data_type`, which is a value here, in bytes.
+    #[inline]
+    fn untyped(&mut self, data_type: DataType) -> Untyped<'_, Self> {
+        Untyped::new(self, data_type)
+    }
+
+    /// Combines the inputs of all ranks, element by element, into the output of each.
+    ///
+    /// # Errors
+    /// - [`Error::WrongCount`] when the buffers have different counts.
+    /// - [`Error::CallMismatch`] when the ranks are in different calls.
+    /// - [`Error::OutOfRange`].
+    /// - [`Error::OutOfMemory`] when the heap is too small for the communicator's own use.
+    /// - [`Error::Timeout`], [`Error::PeerLost`], [`Error::ProxyLost`], [`Error::Revoked`].
+    #[inline]
+    fn all_reduce<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_reduce(send.into(), recv.into(), op)
+    }
+
+    /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
+    /// it on each.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`].
+    #[inline]
+    fn all_reduce_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_reduce_in_place(buffer.into(), op)
+    }
+
+    /// Combines the inputs of all ranks, element by element, into the output of `root`. On other
+    /// ranks `recv` is not touched and may be empty.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidRank`].
+    #[inline]
+    fn reduce<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).reduce(send.into(), recv.into(), op, root)
+    }
+
+    /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
+    /// it on `root`. It stays as it is on other ranks.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::reduce`].
+    #[inline]
+    fn reduce_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).reduce_in_place(buffer.into(), op, root)
+    }
+
+    /// Copies the root's `send` to `recv` on every rank. On other ranks `send` is not touched and
+    /// may be empty.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidRank`].
+    #[inline]
+    fn broadcast<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).broadcast(send.into(), recv.into(), root)
+    }
+
+    /// Copies the root's `buffer` to that of every other rank.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::broadcast`].
+    #[inline]
+    fn broadcast_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).broadcast_in_place(buffer.into(), root)
+    }
+
+    /// Collects the inputs of all ranks, in the order of the ranks, in the output of each. The
+    /// output has `n_ranks` times the count of the input.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`].
+    #[inline]
+    fn all_gather<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_gather(send.into(), recv.into())
+    }
+
+    /// Does [`Collectives::all_gather`] in a `buffer` with a block for each rank. This rank's block
+    /// is its input.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_gather`]; [`Error::InvalidArgument`] for a count that is not a
+    /// multiple of the number of ranks.
+    #[inline]
+    fn all_gather_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_gather_in_place(buffer.into())
+    }
+
+    /// Combines the inputs of all ranks, element by element, and leaves block r of the result to
+    /// rank r. The input has `n_ranks` times the count of the output.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`].
+    #[inline]
+    fn reduce_scatter<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).reduce_scatter(send.into(), recv.into(), op)
+    }
+
+    /// Does [`Collectives::reduce_scatter`] in a `buffer` with a block for each rank. The result
+    /// replaces this rank's block, and the others stay as they are.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::reduce_scatter`]; [`Error::InvalidArgument`] for a count that is not
+    /// a multiple of the number of ranks.
+    #[inline]
+    fn reduce_scatter_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).reduce_scatter_in_place(buffer.into(), op)
+    }
+
+    /// Sends block r of the input to rank r, and collects the blocks from all ranks in the order of
+    /// the ranks. Input and output have `n_ranks` blocks of one length.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidArgument`] for a count that is not a
+    /// multiple of the number of ranks.
+    #[inline]
+    fn all_to_all<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_to_all(send.into(), recv.into())
+    }
+
+    /// Does [`Collectives::all_to_all`] in a `buffer`. The block from a rank replaces the one that
+    /// was sent to it.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_to_all`].
+    #[inline]
+    fn all_to_all_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_to_all_in_place(buffer.into())
+    }
+
+    /// Does what a [plan](Communicator::plan) of sendrecv does: each rank gets the input of the
+    /// rank that the plan has for it. Plans of other collectives do the calls of these.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] for a length that the plan does not do, for a plan of another
+    ///   collective, and for one that was removed.
+    /// - Otherwise those of [`Collectives::all_reduce`].
+    fn run_plan<T: Element>(
+        &mut self,
+        plan: RegisteredPlan,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).run_plan(plan, send.into(), recv.into())
+    }
+
+    /// Does [`Collectives::run_plan`] in a `buffer`: what comes replaces what was sent.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::run_plan`].
+    fn run_plan_in_place<T: Element>(
+        &mut self,
+        plan: RegisteredPlan,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).run_plan_in_place(plan, buffer.into())
+    }
+
+    /// Collects the inputs of all ranks, in the order of the ranks, in the output of `root`. On
+    /// other ranks `recv` is not touched and may be empty.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidRank`].
+    #[inline]
+    fn gather<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).gather(send.into(), recv.into(), root)
+    }
+
+    /// Does [`Collectives::gather`] in a `buffer`. On `root` it has a block for each rank, and the
+    /// root's own block is its input. On other ranks it is one block and stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::gather`]; [`Error::InvalidArgument`] for a count that is not a
+    /// multiple of the number of ranks.
+    #[inline]
+    fn gather_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).gather_in_place(buffer.into(), root)
+    }
+
+    /// Sends block r of the root's input to rank r. On other ranks `send` is not touched and may be
+    /// empty.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`]; [`Error::InvalidRank`].
+    #[inline]
+    fn scatter<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).scatter(send.into(), recv.into(), root)
+    }
+
+    /// Does [`Collectives::scatter`] in a `buffer`. On `root` it has a block for each rank and
+    /// stays as it is. On other ranks it is one block.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::scatter`]; [`Error::InvalidArgument`] for a count that is not a
+    /// multiple of the number of ranks.
+    #[inline]
+    fn scatter_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        root: Rank,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).scatter_in_place(buffer.into(), root)
+    }
+
+    /// Sends a block of the input to each rank, and collects a block from each. Block r of `sent`
+    /// goes to rank r, and block r of `received` comes from it. Every rank receives as many
+    /// elements from another as that one sends it. A block may be empty, and the elements between
+    /// blocks stay as they are.
+    ///
+    /// Blocks that are sent may overlap each other. Blocks that are received overlap neither each
+    /// other nor any that is sent. One exception: the block from a rank may replace the very block
+    /// that goes to it, as in [`Collectives::all_to_all_v_in_place`].
+    ///
+    /// # Errors
+    /// - Those of [`Collectives::all_reduce`].
+    /// - At once [`Error::InvalidArgument`] and [`Error::OutOfRange`] for blocks that are not as
+    ///   described.
+    /// - [`Error::CallMismatch`] on both ranks when one sends a block of another length than the
+    ///   other receives. The sender may get it by a later call.
+    #[inline]
+    fn all_to_all_v<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        sent: Blocks<'_>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        received: Blocks<'_>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_to_all_v(send.into(), sent, recv.into(), received)
+    }
+
+    /// Does [`Collectives::all_to_all_v`] in a `buffer`, like `MPI_Alltoallv` with `MPI_IN_PLACE`.
+    /// The block from a rank replaces the one that was sent to it, which has the same length.
+    /// Elements between blocks stay as they are, and so does this rank's own block.
+    ///
+    /// It needs no other memory: received pieces overwrite sent ones. A peer may use two buffers
+    /// for the same blocks.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_to_all_v`], for `blocks` that overlap, too. A block on which two
+    /// ranks disagree stays as it is.
+    #[inline]
+    fn all_to_all_v_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        blocks: Blocks<'_>,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).all_to_all_v_in_place(buffer.into(), blocks)
+    }
+
+    /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the
+    /// same type. It returns when `send` may be written again.
+    ///
+    /// [`semantics`](crate::collective::semantics#messages) has the rules: the order of messages,
+    /// when a send waits, and which ranks the first call of a job concerns.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidRank`].
+    /// - [`Error::InvalidArgument`] for a message to oneself, unless a group receives it.
+    /// - [`Error::CallMismatch`] on both ranks when the peer is in another call. This rank may get
+    ///   it by a later call. All ranks get it when the peer waits for this one in a collective
+    ///   call.
+    /// - Otherwise those of [`Collectives::all_reduce`].
+    ///
+    /// # Ordering
+    /// Publishes everything before it to the peer that receives the message (C1, S1), puts over
+    /// proxied channels if they are flushed. It acquires nothing.
+    #[inline]
+    fn send<T: Element>(&mut self, send: impl Into<SendBuffer<'a, T>>, peer: Rank) -> Result<()> {
+        self.send_tagged(send, peer, 0)
+    }
+
+    /// Sends a message with a `tag`, which [`Collectives::recv_tagged`] of the same tag receives,
+    /// or [`Collectives::recv_any_into`]. [`Collectives::send`] is the same with tag 0.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    #[inline]
+    fn send_tagged<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).send_tagged(send.into(), peer, tag)
+    }
+
+    /// Receives a message of `peer` by [`Collectives::send`], with as many elements as `recv` has,
+    /// of the same type.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    ///
+    /// # Ordering
+    /// Acquires everything that `peer` did before that send (C1, S1), puts over proxied channels if
+    /// they are flushed.
+    #[inline]
+    fn recv<T: Element>(&mut self, recv: impl Into<RecvBuffer<'a, T>>, peer: Rank) -> Result<()> {
+        self.recv_tagged(recv, peer, 0)
+    }
+
+    /// Receives the next message of `peer` with this `tag`, by [`Collectives::send_tagged`], with
+    /// as many elements as `recv` has, of the same type. It passes over messages of other tags,
+    /// which later calls receive: see [`semantics`](crate::collective::semantics#messages).
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`].
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`].
+    #[inline]
+    fn recv_tagged<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        peer: Rank,
+        tag: u32,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_tagged(recv.into(), peer, tag)
+    }
+
+    /// Receives a message with this `tag` of any other rank, with as many elements as `recv` has,
+    /// of the same type, and leaves in `status` which one it was, once it is done. Ranks whose
+    /// messages are there are served in turn.
+    ///
+    /// [`Communicator::recv_any`] returns the status at once.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::send`]; [`Error::PeerLost`] when a rank dies, or all others have
+    /// left; [`Error::InvalidArgument`] where there are no others.
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv`], for the rank that has sent the message.
+    fn recv_any_into<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_any_into(recv.into(), tag, status)
+    }
+
+    /// Receives a message like [`Collectives::recv_any_into`]: one that `selector` names, of one
+    /// other rank or any, with one tag or any. Messages of one rank are taken in the order in which
+    /// they were sent, whatever their tags.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::recv_any_into`].
+    ///
+    /// # Ordering
+    /// That of [`Collectives::recv_any_into`].
+    fn recv_selected_into<T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        selector: MessageSelector,
+        status: &StatusHandle,
+    ) -> Result<()> {
+        self.untyped(T::DATA_TYPE).recv_selected_into(recv.into(), selector, status)
+    }
+}
+
+impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
+
+impl Communicator {
+    /// Receives a message with this `tag` of any other rank, like
+    /// [`Collectives::recv_any_into`], and returns which one it was.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::recv_any_into`].
+    pub fn recv_any<'a, T: Element>(
+        &mut self,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        tag: u32,
+    ) -> Result<MessageStatus> {
+        let status = StatusHandle::new();
+        self.recv_any_into(recv, tag, &status)?;
+        Ok(status.get().expect("the receive is done"))
+    }
+}
