@@ -1,7 +1,7 @@
 //! A communicator of the engine, shared by the objects of Python that use it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -14,7 +14,6 @@ use crate::error::closed;
 use crate::group;
 use crate::heap_places::HeapPlaces;
 use crate::interrupt::detached;
-use crate::lock::lock;
 use crate::proxy::refuse_within_handler;
 use crate::turns::{Turn, Turns};
 
