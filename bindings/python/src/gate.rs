@@ -64,13 +64,23 @@ pub fn is_shut() -> bool {
 
 /// Keeps a thread that would go back to an interpreter that has ended. The process ends without it.
 #[inline]
-pub fn hold() {
+fn hold() {
     // Relaxed: a thread that does not see it yet comes as if it were earlier.
     if IS_SHUT.load(Ordering::Relaxed) && SHUT_BY.get() != Some(&std::thread::current().id()) {
         loop {
             std::thread::park();
         }
     }
+}
+
+/// Calls `run` without the lock, and does not go back to an interpreter that has ended.
+#[inline]
+pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> R + Send) -> R {
+    py.detach(|| {
+        let done = run();
+        hold();
+        done
+    })
 }
 
 /// Lets no thread attach any more, and waits a moment for those that have: the interpreter ends.

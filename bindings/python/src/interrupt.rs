@@ -20,11 +20,7 @@ thread_local! {
 /// The exception for what `run` returns, or what a handler of signals raised meanwhile.
 #[inline]
 pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R> + Send) -> PyResult<R> {
-    let done = py.detach(|| {
-        let done = interruptible(has_raised, run);
-        gate::hold();
-        done
-    });
+    let done = gate::detached(py, || interruptible(has_raised, run));
     // A call may have come to its end at the very moment.
     match (RAISED.take(), done) {
         (None, Ok(value)) => Ok(value),

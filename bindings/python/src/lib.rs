@@ -11,7 +11,7 @@
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
 //! | `whole_number` | ranks, tags and counts |
 //! | `plan`, `plan_check` | execution plans: built, read, checked |
-//! | `table`, `table_call` | the functions of the C ABI, and calls of them |
+//! | `table`, `table_call`, `table_comm`, `table_numbers` | functions of the C ABI, calls of them |
 //! | `error`, `parent` | exceptions; the end of a launched rank |
 //!
 //! `unsafe` stands where bytes of Python objects become operands, in the two protocols that lend
@@ -42,6 +42,8 @@ mod shared;
 mod stream;
 mod table;
 mod table_call;
+mod table_comm;
+mod table_numbers;
 mod turns;
 mod unique_id;
 mod whole_number;
@@ -73,7 +75,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reduce_op::PreMulSum>()?;
     module.add_class::<stream::Event>()?;
     module.add_class::<stream::Stream>()?;
-    module.add_class::<table_call::TableCall>()?;
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(gate::shut, module)?)?;
@@ -82,6 +83,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;
     module.add_function(wrap_pyfunction!(plan_check::check_plan, module)?)?;
     module.add_function(wrap_pyfunction!(table::table, module)?)?;
+    module.add_submodule(&table::module(module.py())?)?;
     module.add_function(wrap_pyfunction!(unique_id::_has_ended, module)?)?;
     module.add_function(wrap_pyfunction!(unique_id::_process_mark, module)?)?;
     module.add_function(wrap_pyfunction!(shared::leave_all, module)?)

@@ -1,4 +1,5 @@
 //! The functions of the C ABI, for extension modules that use the engine which Python has loaded.
+//! `shmccl._core._table` has those that Python itself calls.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -8,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::interrupt::has_raised_for_c;
+use crate::{table_call, table_comm, table_numbers};
 
 /// The name of the capsule.
 const NAME: &CStr = c"shmccl.table";
@@ -28,4 +30,20 @@ pub fn table(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
     unsafe { shmccl_c::shmcclSetInterruptCheck(Some(has_raised_for_c)) };
     // SAFETY: the table lives as long as the program.
     unsafe { PyCapsule::new_with_pointer(py, table, NAME) }
+}
+
+/// Makes the module `_table`: what the backend of torch that is written in Python takes of the
+/// header.
+///
+/// # Errors
+/// Python's.
+pub fn module(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    let module = PyModule::new(py, "_table")?;
+    module.add_class::<table_call::TableCall>()?;
+    module.add_class::<table_call::TableRequest>()?;
+    module.add_class::<table_comm::TableComm>()?;
+    module.add_function(wrap_pyfunction!(table_call::last_failure, &module)?)?;
+    module.add_function(wrap_pyfunction!(table_comm::free, &module)?)?;
+    table_numbers::add(&module)?;
+    Ok(module)
 }

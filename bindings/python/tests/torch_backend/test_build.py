@@ -160,9 +160,10 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tmp_path, monkeypat
 
 
 def test_a_shim_that_cannot_be_compiled_says_why(tmp_path, monkeypatch, capfd):
-    broken = tmp_path / "shim.cpp"
-    broken.write_text("#error nothing to be had\n")
-    monkeypatch.setattr(_build, "SOURCE", broken)
+    broken = tmp_path / "shim"
+    broken.mkdir()
+    (broken / "module.cpp").write_text("#error nothing to be had\n")
+    monkeypatch.setattr(_build, "SHIM", broken)
     monkeypatch.setenv("SHMCCL_CACHE", str(tmp_path / "cache"))
     with pytest.raises(_build.ShimUnavailable, match="nothing to be had"):
         _build.find()
@@ -170,15 +171,28 @@ def test_a_shim_that_cannot_be_compiled_says_why(tmp_path, monkeypatch, capfd):
     assert said.count("\n") == 1 and "compiling the backend" in said and "failed" in said
 
 
-def test_the_cache_depends_on_torch_and_source(tmp_path, monkeypatch):
+def test_the_cache_depends_on_torch_and_each_source(tmp_path, monkeypatch):
     before = _build.cached()
-    changed = tmp_path / "shim.cpp"
-    changed.write_text(_build.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(_build, "SOURCE", changed)
-    assert _build.cached() != before
+    shutil.copytree(_build.SHIM, tmp_path / "shim")
+    monkeypatch.setattr(_build, "SHIM", tmp_path / "shim")
+    assert _build.cached() == before
+    for changed in _build.sources():
+        text = changed.read_text()
+        changed.write_text(text + "\n")
+        assert _build.cached() != before, changed.name
+        changed.write_text(text)
     monkeypatch.undo()
     monkeypatch.setattr(torch.version, "git_version", "another")
     assert _build.cached() != before
+
+
+def test_a_file_of_the_shim_includes_only_those_that_the_head_lists_below_it():
+    head = (_build.SHIM / "module.cpp").read_text().split("\n\n", 1)[0]
+    order = re.findall(r"^//   (\w+)  ", head, re.M)
+    assert sorted(order) == sorted(source.stem for source in _build.sources())
+    for source in _build.sources():
+        included = re.findall(r'^#include "(\w+)\.hpp"$', source.read_text(), re.M)
+        assert set(included) <= set(order[order.index(source.stem) + 1:]), source.name
 
 
 def test_only_one_of_many_processes_compiles(tmp_path, monkeypatch):

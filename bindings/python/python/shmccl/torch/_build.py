@@ -1,6 +1,6 @@
 """Finds the shim for the torch that is installed, or builds it once.
 
-The shim is one C++ file that knows torch's process groups. It fits one torch version only, so it is looked for
+The shim is the C++ that knows torch's process groups, compiled as one file. It fits one torch version only, so it is looked for
 1. in the package: ``shim-<torch version>-<python tag>.so``;
 2. in the user's cache, by everything that it depends on;
 3. and is compiled into that cache with g++, by whoever comes first, under a lock.
@@ -21,7 +21,7 @@ import tempfile
 import time
 
 PACKAGE = pathlib.Path(__file__).absolute().parent
-SOURCE = PACKAGE / "shim.cpp"
+SHIM = PACKAGE / "shim"
 INCLUDE = PACKAGE.parent / "include"
 MODULE = "shmccl_torch_shim"
 MARK = re.compile(rb"SHMCCL_SHIM_TORCH=([0-9A-Za-z.+_-]+)\0")
@@ -77,6 +77,11 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or "g++")
 
 
+def sources() -> list[pathlib.Path]:
+    """All files from which the shim is compiled, in a fixed order."""
+    return sorted(path for path in SHIM.iterdir() if path.suffix in (".cpp", ".hpp"))
+
+
 def command(output: pathlib.Path) -> list[str]:
     import torch
 
@@ -86,7 +91,7 @@ def command(output: pathlib.Path) -> list[str]:
         compiler() or "g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-s", "-fvisibility=hidden", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-DTORCH_EXTENSION_NAME={MODULE}",
         f"-I{INCLUDE}", f"-isystem{root}/include", f"-isystem{root}/include/torch/csrc/api/include",
-        f"-I{sysconfig.get_paths()['include']}", str(SOURCE), "-o", str(output),
+        f"-I{sysconfig.get_paths()['include']}", str(SHIM / "module.cpp"), "-o", str(output),
         f"-L{root}/lib", "-ltorch_python", "-ltorch_cpu", "-lc10",
     ]
 
@@ -96,7 +101,9 @@ def cached() -> pathlib.Path:
     import torch
 
     key = hashlib.sha256()
-    parts = [torch.__version__, torch.version.git_version, python_tag(), SOURCE.read_text(), (INCLUDE / "shmccl.h").read_text()]
+    parts = [torch.__version__, torch.version.git_version, python_tag(), (INCLUDE / "shmccl.h").read_text()]
+    for source in sources():
+        parts += [source.name, source.read_text()]
     for part in parts:
         key.update(part.encode() + b"\0")
     return cache_folder() / f"shim-{base_version(torch.__version__)}-{python_tag()}-{key.hexdigest()[:16]}.so"

@@ -5,7 +5,7 @@ import math
 import torch
 from torch._C._distributed_c10d import ReduceOp
 
-from ._fallback import reduction
+from ._calls import reduction
 
 # A type in which a result, made narrow again, is that of the narrow one: sums of integers wrap alike.
 WIDER = {

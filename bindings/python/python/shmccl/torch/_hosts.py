@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, ReduceOp, Work
 
 from . import _callers
-from ._fallback import check, check_blocks, check_list, check_same_type, copy_out, flat, in_one_piece, only, only_input
 from ._gloo_types import as_bytes, as_rows, carry, check_reduction, divide, scale, take
 from ._in_python import InPython
 from ._meeting import bounded
+from ._tensors import check, check_blocks, check_list, check_same_type, copy_out, flat, in_one_piece, only, only_input
 
 # From this many bytes on, each rank of a host reduces a share of its own with those of the other hosts. Below, the
 # others' wake-ups cost more than what several connections gain.
