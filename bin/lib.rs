@@ -5,6 +5,7 @@
 mod clean;
 mod compare;
 mod ctl;
+mod device_job;
 mod doctor;
 mod execution_plan;
 mod failure;
@@ -17,6 +18,7 @@ mod log;
 mod output;
 mod perf;
 mod plan;
+mod planned;
 mod plot;
 mod pool;
 mod ps;
@@ -266,7 +268,7 @@ mod tests {
 
     use super::*;
     use failure::one_line;
-    use perf::test::Test;
+    use shmccl_harness::test::Test;
 
     #[test]
     fn the_command_whose_help_is_named_is_the_innermost_one() {

@@ -4,7 +4,7 @@
 macro_rules! with_channel {
     ($bench:expr, $peer:expr, $channel:ident => $body:expr) => {
         match $bench.channel {
-            Some($crate::perf::test::TestChannel::Port) => {
+            Some(shmccl_harness::test::TestChannel::Port) => {
                 let $channel: shmccl::channel::PortChannel = $bench.comm.port_channel($peer)?;
                 $body
             }
@@ -21,13 +21,13 @@ use std::cell::Cell;
 use anyhow::{Context, Result};
 use shmccl::Communicator;
 use shmccl::shm::CopyKernel;
+use shmccl_harness::interleave::{Contender, LimitRule, Measured, Participants, interleave};
+use shmccl_harness::report::{FifoCounts, PerfRow, row_of};
+use shmccl_harness::sync::{PairSync, RankPair};
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::buffers::PairBuffers;
-use super::interleave::{Contender, LimitRule, Measured, Participants, interleave};
 use super::plan::{MatrixFigure, PerfPlan};
-use super::report::{FifoCounts, PerfRow, row_of};
-use super::sync::{PairSync, RankPair};
-use super::test::{Test, TestChannel};
 use crate::output;
 pub(crate) use with_channel;
 

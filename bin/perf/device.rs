@@ -6,17 +6,17 @@ use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::CopyKernel;
 use shmccl::{Collectives, Communicator};
+use shmccl_harness::interleave::Contender;
+use shmccl_harness::sync::{PairSync, RankPair};
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::bench::{TestBench, copy_kernels};
 use super::buffers::PairBuffers;
 use super::collective;
-use super::interleave::Contender;
 use super::links::SignalEnd;
 use super::ping_pong::{PingPong, YieldHandoff};
 use super::plan::{PerfPlan, VARIABLE};
 use super::rate::{MESSAGE, WINDOW};
-use super::sync::{PairSync, RankPair};
-use super::test::{Test, TestChannel};
 use super::transfer::{BulkTransfer, PlainCopy, TransferDirection};
 
 /// Runs as a member of a measuring job.

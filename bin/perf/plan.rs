@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use shmccl_harness::interleave::{Effort, FEWEST_SLICES};
+use shmccl_harness::report::{Memory, PairPlacement};
+use shmccl_harness::sync::{RankAverage, RankPair};
+use shmccl_harness::test::{Test, TestChannel};
 
-use super::interleave::{Effort, FEWEST_SLICES};
-use super::planned::PlanSettings;
-use super::report::{Memory, PairPlacement, PerfRow};
-use super::sync::{RankAverage, RankPair};
-use super::test::{Test, TestChannel};
 use crate::flags::{JobArgs, ProxyPlace, SweepArgs};
+use crate::planned::PlanSettings;
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
@@ -214,47 +214,4 @@ pub(crate) struct CollectiveSettings {
     pub(crate) percentiles: bool,
     /// Algorithms to compare with each other, out of place, instead of the one above.
     pub(crate) algorithms: Vec<Option<String>>,
-}
-
-/// A line that a device process prints.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum DeviceLine {
-    /// Where a rank runs.
-    Placement(RankPlacement),
-    /// A figure, from rank 0.
-    Figure(Box<PerfRow>),
-    /// What a rank tells of an execution plan that has not ended.
-    Stalled(StalledPlan),
-}
-
-/// An execution plan that has not ended, as one rank tells it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StalledPlan {
-    /// The plan.
-    pub(crate) plan: String,
-    /// Which blocks of the rank wait for what.
-    pub(crate) blocks: String,
-    /// Whether the plan can end at all.
-    pub(crate) cause: String,
-}
-
-/// A rank, its process and its core.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct RankPlacement {
-    /// The rank.
-    pub(crate) rank: u32,
-    /// The process.
-    pub(crate) pid: u32,
-    /// The first core that the process may run on.
-    pub(crate) core: usize,
-}
-
-impl DeviceLine {
-    /// Reads a line.
-    ///
-    /// # Errors
-    /// A line that is none.
-    pub(crate) fn read(line: &str) -> Result<Self> {
-        Ok(serde_json::from_str(line)?)
-    }
 }

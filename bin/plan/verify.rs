@@ -2,19 +2,19 @@
 //! collective is.
 
 use anyhow::Result;
+use shmccl_harness::format::{Extras, SizeRange};
+use shmccl_harness::report::Memory;
+use shmccl_harness::sync::RankAverage;
+use shmccl_harness::test::TestChannel;
 
 use super::flags::VerifyArgs;
+use crate::device_job;
 use crate::failure::DONE;
 use crate::flags::{JobArgs, ProxyPlace};
 use crate::output;
-use crate::perf::collective::format::Extras;
 use crate::perf::collective::table;
-use crate::perf::jobs;
 use crate::perf::plan::{CollectiveSettings, PerfPlan};
-use crate::perf::planned::PlannedTest;
-use crate::perf::report::Memory;
-use crate::perf::sync::RankAverage;
-use crate::perf::test::TestChannel;
+use crate::planned::PlannedTest;
 
 /// The types of elements.
 const TYPES: [&str; 3] = ["int32", "float", "half"];
@@ -58,14 +58,14 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         sizes,
         iters: Some(CALLS),
         warmup: Some(1),
-        one_core: jobs::share_a_core(&job)?,
+        one_core: device_job::share_a_core(&job)?,
         collective: Some(collective),
         ..PerfPlan::of_nothing()
     };
     planned.check_heap(plan.heap_len(), &plan.sizes, "--sizes")?;
     let extras = Extras { percentiles: false, bound: false, heap: false };
-    let rows =
-        table::measure(&plan, planned.n_ranks(), &job, ((range.0, range.1, (0, "listed")), 1), extras)?;
+    let sizes = SizeRange { least: range.0, most: range.1, step: 0, unit: "listed" };
+    let rows = table::measure(&plan, planned.n_ranks(), &job, sizes, 1, extras)?;
     match rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count() {
         0 => Ok(DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", rows.len()),

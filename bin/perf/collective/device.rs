@@ -10,30 +10,30 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::{Communicator, Error, Rank};
+use shmccl::{Communicator, Rank};
+use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
+use shmccl_harness::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
+use shmccl_harness::layout::{CaseLayout, bus_factor};
+use shmccl_harness::lines::{DeviceLine, RankPlacement};
+use shmccl_harness::pattern::{ForType, TestElement, check_operator, operator, with_type};
+use shmccl_harness::report::{CollectiveFigures, Memory, PerfRow, row_of};
+use shmccl_harness::slices::SliceComparison;
+use shmccl_harness::sync::{AllSync, Gathering, PairSync, flags};
+use shmccl_harness::test::{Test, TestChannel};
+use shmccl_harness::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use shmccl_limits::stopwatch::Stopwatch;
 use shmccl_plan::escaped;
 use shmccl_plan::read::read_file;
 use shmccl_plan::senders;
 
-use super::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};
-use super::layout::{CaseLayout, bus_factor};
 use super::limit::{HeapLimit, RankBuffers, SIZE};
-use super::pattern::{ForType, TestElement, check_operator, operator, with_type};
 use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
-use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use crate::output;
 use crate::perf::barrier::YieldBarrier;
-use crate::perf::clock;
-use crate::perf::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
-use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankPlacement, StalledPlan};
-use crate::perf::report::{CollectiveFigures, Memory, PerfRow, row_of};
-use crate::perf::slices::SliceComparison;
-use crate::perf::sync::{AllSync, Gathering, PairSync, flags};
-use crate::perf::test::{Test, TestChannel};
+use crate::perf::plan::{CollectiveSettings, PerfPlan};
 use shared::{BetweenAlgorithms, InBothMemories};
 
 /// Up to this many bytes data travel in the cache line of their flag, so that a flag is a limit.
@@ -51,7 +51,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
     let operation = test.operation().context("no collective operation")?;
-    send(&DeviceLine::Placement(placement(comm)))?;
+    send(&DeviceLine::Placement(RankPlacement::of(comm)))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
     comm.set_channel_kind(match settings.channel {
         TestChannel::Memory => ChannelKind::Memory,
@@ -80,11 +80,8 @@ pub(crate) fn run(
         planned,
     };
     let measured = bench.figures();
-    if let Err(error) = &measured
-        && let Some(Error::PlanStalled { plan, blocks, cause, .. }) = error.downcast_ref()
-    {
-        let (plan, blocks, cause) = (plan.clone(), blocks.clone(), cause.clone());
-        send(&DeviceLine::Stalled(StalledPlan { plan, blocks, cause }))?;
+    if let Some(line) = measured.as_ref().err().and_then(DeviceLine::of_stalled) {
+        send(&line)?;
     }
     measured
 }
@@ -96,13 +93,6 @@ fn register(comm: &mut Communicator, file: &Path) -> Result<Planned> {
     let senders = senders(&plan);
     let sender = senders.map(|senders| u32::try_from(senders[comm.rank().index()])).transpose()?;
     Ok(Planned { name: plan.name.clone(), sender })
-}
-
-fn placement(comm: &Communicator) -> RankPlacement {
-    let allowed = clock::affinity();
-    let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
-    let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
-    RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core }
 }
 
 /// Prints a line for the launcher.

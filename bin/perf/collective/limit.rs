@@ -5,12 +5,12 @@ use shmccl::collective::Operation;
 use shmccl::heap::Region;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers};
+use shmccl_harness::sync::Gathering;
+use shmccl_harness::timed_case::RunCase;
 use shmccl_limits::sum::{self, SumKernel};
 
-use super::case::{CaseData, CaseSpec, CollectiveBuffers};
-use super::timed_case::RunCase;
 use crate::perf::bench::copy_kernels;
-use crate::perf::sync::Gathering;
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
 const SHARE_ALIGN: u64 = 128;

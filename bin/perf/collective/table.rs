@@ -4,19 +4,21 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Error, Result, anyhow};
+use shmccl_harness::format::{self, Extras, SizeRange, TableHead};
+use shmccl_harness::interleave::FEWEST_SLICES;
+use shmccl_harness::lines::{DeviceLine, RankPlacement, StalledPlan};
+use shmccl_harness::report::{Memory, PerfRow, legend};
+use shmccl_harness::test::Test;
 
+use crate::device_job;
 use crate::failure::{self, FAILED};
 use crate::flags::JobArgs;
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
-use crate::perf::collective::format::{self, Extras, TableHead};
 use crate::perf::flags::PerfArgs;
-use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::jobs;
-use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement, StalledPlan};
-use crate::perf::planned::PlannedTest;
-use crate::perf::report::{Memory, PerfRow, legend};
-use crate::perf::test::Test;
+use crate::perf::plan::{PATIENCE_MS, PerfPlan};
+use crate::planned::PlannedTest;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
 
@@ -42,7 +44,7 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
         settings.types = planned.fitting_types(&settings.types)?;
         settings.ops = planned.fitting_operators(&settings.ops)?;
     }
-    let one_core = jobs::share_a_core(&args.job)?;
+    let one_core = device_job::share_a_core(&args.job)?;
     let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
     let plan = PerfPlan { patience_ms, collective: Some(settings), ..plan };
@@ -51,9 +53,6 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
     }
     Ok((plan, n_ranks))
 }
-
-/// The range of sizes that a table names: the smallest, the largest, and from one to the next.
-pub(crate) type Sizes<'a> = (u64, u64, (u64, &'a str));
 
 /// Runs the collective test, prints its table as it grows, and returns its rows.
 ///
@@ -73,9 +72,9 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
-    let step = args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes"));
-    let sizes = (args.sweep.minbytes, args.sweep.maxbytes, step);
-    let rows = measure(&plan, n_ranks, &args.job, (sizes, args.sweep.check), extras)?;
+    let (step, unit) = args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes"));
+    let sizes = SizeRange { least: args.sweep.minbytes, most: args.sweep.maxbytes, step, unit };
+    let rows = measure(&plan, n_ranks, &args.job, sizes, args.sweep.check, extras)?;
     if !extras.bound && plan.iters != Some(0) {
         output::note(&limits(&rows));
     }
@@ -90,7 +89,8 @@ pub(crate) fn measure(
     plan: &PerfPlan,
     n_ranks: u32,
     job: &JobArgs,
-    ((least, most, step), check): (Sizes<'_>, u32),
+    sizes: SizeRange<'_>,
+    check: u32,
     extras: Extras,
 ) -> Result<Vec<PerfRow>> {
     let (test, _) = *plan.tests.first().context("no test is named")?;
@@ -100,9 +100,7 @@ pub(crate) fn measure(
     let head = TableHead {
         test: test.nccl_tests_name(),
         n_ranks,
-        least,
-        most,
-        step,
+        sizes,
         warmup: plan.warmup.unwrap_or(FEWEST_WARMUP),
         iters: plan.iters.unwrap_or(FEWEST_SLICES),
         check,

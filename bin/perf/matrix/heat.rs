@@ -3,10 +3,11 @@
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
+use shmccl_harness::report::PerfRow;
 
 use super::cells::{Cell, Matrix};
 use crate::perf::plan::MatrixFigure;
-use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::report::PerfReport;
 use crate::plot::{self, Area, Drawn, GREY, anchored, centred};
 use crate::units::{format_size, or_dash, three_digits, without_zeros};
 

@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use anyhow::Result;
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::reduce::ReduceOp;
+use shmccl_harness::case::CaseData;
+use shmccl_harness::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
+use shmccl_harness::pattern::{ForType, TestElement};
+use shmccl_harness::report::Memory;
+use shmccl_harness::timed_case::{ByLibrary, RunCase, TimedCase};
 
 use super::{CollectiveBench, Wanted};
-use crate::perf::collective::case::CaseData;
-use crate::perf::collective::pattern::{ForType, TestElement};
 use crate::perf::collective::staged_limit::{StagedLimit, StagedVariant};
-use crate::perf::collective::timed_case::{ByLibrary, RunCase, TimedCase};
-use crate::perf::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
-use crate::perf::report::Memory;
 
 /// Slices of each algorithm, however long they take: there are many algorithms.
 const FEWEST_SLICES_OF_ALGORITHMS: u64 = 9;

@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use shmccl::heap::layout::HeapShape;
 use shmccl::reduce::DataType;
+use shmccl_harness::test::Test;
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
@@ -13,7 +14,6 @@ use shmccl_plan::read::files_in;
 use shmccl_plan::{Lowered, Plan, escaped, lower};
 
 use crate::failure::UsageError;
-use crate::perf::test::Test;
 use crate::{execution_plan, flags, output};
 
 /// Operators that do something to each sum, which no plan does.

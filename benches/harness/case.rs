@@ -8,21 +8,21 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 use shmccl_limits::staged::Own;
 
-use crate::perf::collective::layout::CaseLayout;
-use crate::perf::collective::pattern::{OneWordData, PERIOD, Pattern, TestElement};
-use crate::perf::report::Memory;
+use crate::layout::CaseLayout;
+use crate::pattern::{OneWordData, PERIOD, Pattern, TestElement};
+use crate::report::Memory;
 
 /// The buffers of every rank in its heap.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CollectiveBuffers {
+pub struct CollectiveBuffers {
     /// For inputs.
-    pub(crate) send: Region,
+    pub send: Region,
     /// For outputs, and for buffers that are both.
-    pub(crate) recv: Region,
+    pub recv: Region,
     /// For the slots of hand-written eager loops.
-    pub(crate) eager: Region,
+    pub eager: Region,
     /// For the slots of hand-written staging loops.
-    pub(crate) staging: Region,
+    pub staging: Region,
 }
 
 impl CollectiveBuffers {
@@ -30,7 +30,7 @@ impl CollectiveBuffers {
     ///
     /// # Errors
     /// No memory; ranks that do not come.
-    pub(crate) fn alloc(comm: &mut Communicator, len: u64, eager: u64, staging: u64) -> Result<Self> {
+    pub fn alloc(comm: &mut Communicator, len: u64, eager: u64, staging: u64) -> Result<Self> {
         let mut region = |len| comm.alloc_region(len, 4096);
         Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
     }
@@ -39,7 +39,7 @@ impl CollectiveBuffers {
     ///
     /// # Errors
     /// Too little memory.
-    pub(crate) fn regions(
+    pub fn regions(
         self,
         layout: CaseLayout,
         rank: u64,
@@ -57,19 +57,19 @@ impl CollectiveBuffers {
 
 /// An operation that all ranks do again and again.
 #[derive(Clone, Debug)]
-pub(crate) struct CaseSpec {
+pub struct CaseSpec {
     /// The operation.
-    pub(crate) operation: Operation,
+    pub operation: Operation,
     /// The operator, if it reduces.
-    pub(crate) op: Option<ReduceOp>,
+    pub op: Option<ReduceOp>,
     /// The root, where the operation has one.
-    pub(crate) root: Rank,
+    pub root: Rank,
     /// The sizes of the buffers.
-    pub(crate) layout: CaseLayout,
+    pub layout: CaseLayout,
     /// Whether the output takes the place of the input.
-    pub(crate) in_place: bool,
+    pub in_place: bool,
     /// Whether results are verified.
-    pub(crate) check: bool,
+    pub check: bool,
 }
 
 /// The memory of the elements.
@@ -115,15 +115,16 @@ impl Parts {
 
 /// An execution plan that is registered.
 #[derive(Debug)]
-pub(crate) struct Planned {
-    pub(crate) name: String,
+pub struct Planned {
+    /// The name.
+    pub name: String,
     /// Whose input this rank gets by it, if it is a sendrecv.
-    pub(crate) sender: Option<u32>,
+    pub sender: Option<u32>,
 }
 
 /// A rank's part in a [`CaseSpec`].
 #[derive(Debug)]
-pub(crate) struct CaseData<T> {
+pub struct CaseData<T> {
     spec: CaseSpec,
     rank: u32,
     /// The rank before this one, in a ring or by a plan.
@@ -139,12 +140,12 @@ pub(crate) struct CaseData<T> {
     copy: Vec<T>,
     turn: u64,
     /// Elements that were not as expected so far.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
 }
 
 /// Returns whether the result of `operation` is defined. A send from memory that another message is
 /// received into has none; nccl-tests measures that, and does not verify it.
-pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
+pub fn is_defined(operation: Operation, in_place: bool) -> bool {
     operation != Operation::Send || !in_place
 }
 
@@ -153,7 +154,7 @@ impl<T: TestElement> CaseData<T> {
     ///
     /// # Errors
     /// Too little memory.
-    pub(crate) fn new(
+    pub fn new(
         comm: &Communicator,
         spec: CaseSpec,
         buffers: CollectiveBuffers,
@@ -197,7 +198,7 @@ impl<T: TestElement> CaseData<T> {
     }
 
     /// Has messages exchanged by an execution plan that is a sendrecv.
-    pub(crate) fn by_plan(mut self, plan: Option<&Planned>) -> Self {
+    pub fn by_plan(mut self, plan: Option<&Planned>) -> Self {
         if let Some(Planned { name, sender: Some(sender) }) = plan {
             (self.planned, self.before) = (Some(name.clone()), *sender);
         }
@@ -206,7 +207,7 @@ impl<T: TestElement> CaseData<T> {
 
     /// Goes on to the next turn: rewrites the input.
     #[inline]
-    pub(crate) fn rewrite(&mut self) -> Result<()> {
+    pub fn rewrite(&mut self) -> Result<()> {
         self.turn += 1;
         if let (Some(words), CaseBuffers::Heap { send, .. }) = (&self.words, &self.buffers) {
             return words.write(self.turn, send.span());
@@ -223,7 +224,7 @@ impl<T: TestElement> CaseData<T> {
     /// # Errors
     /// The errors of the library.
     #[inline]
-    pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
+    pub fn run(&mut self, comm: &mut Communicator) -> Result<()> {
         macro_rules! call {
             ($send:expr, $recv:expr) => {{
                 let op = self.spec.op.as_ref().unwrap_or(&ReduceOp::Sum);
@@ -279,7 +280,7 @@ impl<T: TestElement> CaseData<T> {
     /// # Errors
     /// None while the buffers last.
     #[inline]
-    pub(crate) fn verify(&mut self) -> Result<()> {
+    pub fn verify(&mut self) -> Result<()> {
         if !self.spec.check || !self.receives() {
             return Ok(());
         }
@@ -339,7 +340,7 @@ impl<T: TestElement> CaseData<T> {
 
 impl CaseData<f32> {
     /// Returns the data, where a loop may stage them.
-    pub(crate) fn own(&mut self) -> Option<Own<'_>> {
+    pub fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
             CaseBuffers::Heap { send, recv } => {
                 (!self.spec.in_place).then(|| Own::Heap(send.span(), recv.span()))
