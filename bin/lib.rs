@@ -15,6 +15,7 @@ mod grpc;
 mod host;
 mod jobs;
 mod log;
+mod nccl_table;
 mod output;
 mod perf;
 mod plan;
@@ -119,6 +120,9 @@ enum Command {
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,
+    /// A device process of a job that runs an execution plan
+    #[command(hide = true)]
+    PlanDevice,
     /// A device process of a tuning job
     #[command(hide = true)]
     TuneDevice,
@@ -213,6 +217,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::TuneDevice => tune::device::run().map(|()| failure::DONE),
+        Command::PlanDevice => plan::device::run().map(|()| failure::DONE),
         Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
     }
 }

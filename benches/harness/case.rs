@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 use shmccl_limits::staged::Own;
 
-use crate::layout::CaseLayout;
+use crate::layout::{CaseLayout, bus_factor};
 use crate::pattern::{OneWordData, PERIOD, Pattern, TestElement};
-use crate::report::Memory;
+use crate::report::{CollectiveFigures, Memory, PerfRow};
 
 /// The buffers of every rank in its heap.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,12 @@ impl CollectiveBuffers {
         Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
     }
 
+    /// Returns the bytes of heap that measurements of up to `len` bytes take.
+    pub fn heap_len(len: u64) -> u64 {
+        // Inputs and outputs, flags and times; an eighth is the library's own.
+        (whole_pages(len).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8)
+    }
+
     /// Returns the input and the output of `rank`, for elements of `size` bytes in this `layout`.
     ///
     /// # Errors
@@ -55,6 +61,11 @@ impl CollectiveBuffers {
     }
 }
 
+/// Rounds `len` up to whole pages.
+pub fn whole_pages(len: u64) -> u64 {
+    len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
+}
+
 /// An operation that all ranks do again and again.
 #[derive(Clone, Debug)]
 pub struct CaseSpec {
@@ -70,6 +81,25 @@ pub struct CaseSpec {
     pub in_place: bool,
     /// Whether results are verified.
     pub check: bool,
+}
+
+impl CaseSpec {
+    /// Returns the figures of a `row` of this operation, on elements of `data_type`, by `op`.
+    pub fn figures(&self, row: &PerfRow, data_type: DataType, op: &str, memory: Memory) -> CollectiveFigures {
+        let algbw = row.times.gb_per_s.unwrap_or(0.0);
+        CollectiveFigures {
+            algbw,
+            busbw: algbw * bus_factor(self.operation, row.ranks),
+            memory,
+            in_place: self.in_place,
+            data_type: data_type.name().to_owned(),
+            redop: op.to_owned(),
+            root: if self.operation.has_root() { self.root.get().into() } else { -1 },
+            count: self.layout.block,
+            heap_p50_ns: None,
+            heap_ratio: None,
+        }
+    }
 }
 
 /// The memory of the elements.

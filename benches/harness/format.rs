@@ -6,31 +6,37 @@
 use crate::figures::three_digits;
 use crate::lines::RankPlacement;
 use crate::report::{CollectiveFigures, PerfRow};
+use crate::test::Test;
 
 /// The contents of the first lines.
 #[derive(Clone, Copy, Debug)]
-pub struct TableHead<'a> {
-    /// The test, as nccl-tests calls it.
-    pub test: &'a str,
+pub struct TableHead {
+    /// The test.
+    pub test: Test,
     /// Ranks.
     pub n_ranks: u32,
     /// The sizes.
-    pub sizes: SizeRange<'a>,
+    pub sizes: SizeRange,
     /// Operations before the clock starts at each size, at least.
     pub warmup: u64,
     /// Operations at each size, at least.
     pub iters: u64,
     /// How often data are verified, as it was asked for.
     pub check: u32,
-    /// The machine, as a device is named.
-    pub host: &'a str,
+}
+
+/// The machine, as a device is named.
+#[derive(Clone, Debug)]
+pub struct MachineName {
+    /// The host.
+    pub host: String,
     /// The processor.
-    pub processor: &'a str,
+    pub processor: String,
 }
 
 /// The range of sizes that a table names.
 #[derive(Clone, Copy, Debug)]
-pub struct SizeRange<'a> {
+pub struct SizeRange {
     /// The smallest, in bytes.
     pub least: u64,
     /// The largest.
@@ -38,7 +44,7 @@ pub struct SizeRange<'a> {
     /// From one size to the next.
     pub step: u64,
     /// What the step is: a factor, or bytes.
-    pub unit: &'a str,
+    pub unit: &'static str,
 }
 
 /// Which columns of our own are shown.
@@ -52,10 +58,10 @@ pub struct Extras {
     pub heap: bool,
 }
 
-impl TableHead<'_> {
+impl TableHead {
     /// Writes everything above the rows.
-    pub fn text(&self, placements: &[RankPlacement], extras: Extras) -> String {
-        let mut text = format!("# Collective test starting: {}_perf\n", self.test);
+    pub fn text(&self, placements: &[RankPlacement], machine: &MachineName, extras: Extras) -> String {
+        let mut text = format!("# Collective test starting: {}_perf\n", self.test.nccl_tests_name());
         text += &format!(
             "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: 1 \
              validation: {} graph: 0\n#\n# Using devices\n",
@@ -71,7 +77,7 @@ impl TableHead<'_> {
         for RankPlacement { rank, pid, core } in placements {
             text += &format!(
                 "#  Rank {rank:2} Group {:2} Pid {pid:6} on {:>10} device {rank:2} [{core:#04x}] {}\n",
-                0, self.host, self.processor
+                0, machine.host, machine.processor
             );
         }
         text + &column_heads(extras)
@@ -203,7 +209,6 @@ fn general(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::{Memory, RowLimit, RowTimes};
-    use crate::test::Test;
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
 
@@ -269,16 +274,15 @@ mod tests {
     #[test]
     fn the_head_tells_ranks_sizes_and_devices() {
         let head = TableHead {
-            test: "all_reduce",
+            test: Test::AllReduce,
             n_ranks: 2,
             sizes: SizeRange { least: 8, most: 64, step: 2, unit: "factor" },
             warmup: 5,
             iters: 20,
             check: 1,
-            host: "node",
-            processor: "some processor",
         };
-        let text = head.text(&[RankPlacement { rank: 1, pid: 4711, core: 1 }], PLAIN);
+        let machine = MachineName { host: "node".to_owned(), processor: "some processor".to_owned() };
+        let text = head.text(&[RankPlacement { rank: 1, pid: 4711, core: 1 }], &machine, PLAIN);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[1],

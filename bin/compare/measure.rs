@@ -2,8 +2,7 @@
 
 use anyhow::{Context, Result};
 use shmccl::collective::Operation;
-use shmccl_harness::layout::distinct;
-use shmccl_harness::layout::{CaseLayout, blocks};
+use shmccl_harness::layout::{CaseLayout, blocks, distinct};
 use shmccl_harness::lines::DeviceLine;
 use shmccl_harness::report::{Memory, PerfRow, RowTimes};
 use shmccl_harness::rounds::{in_rounds, rounds_of};
@@ -13,12 +12,11 @@ use shmccl_harness::test::{Test, TestChannel};
 use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
-use crate::output;
 use crate::perf::plan::{CollectiveSettings, PerfPlan};
 
-use crate::device_job;
 use crate::perf::report::PerfReport;
 use crate::perf::{jobs, note_siblings};
+use crate::{device_job, output};
 
 /// Milliseconds for a figure of puts where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;

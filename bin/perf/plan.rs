@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use shmccl_harness::case::{CollectiveBuffers, whole_pages};
 use shmccl_harness::interleave::{Effort, FEWEST_SLICES};
 use shmccl_harness::report::{Memory, PairPlacement};
 use shmccl_harness::sync::{RankAverage, RankPair};
@@ -87,14 +88,12 @@ impl PerfPlan {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
         if let Some(collective) = &self.collective {
             let planned = collective.plan.as_ref().map_or(0, |plan| plan.heap_len);
-            // Inputs and outputs, flags and times; an eighth is the library's own.
-            let own = (pages(largest).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8);
-            return own.saturating_add(pages(planned));
+            return CollectiveBuffers::heap_len(largest).saturating_add(whole_pages(planned));
         }
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags.
         let has_packets = self.tests.iter().any(|(test, _)| *test == Test::PacketLatency);
         let packets = if has_packets { largest.saturating_mul(4) } else { 0 };
-        pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
+        whole_pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
     }
 
     /// Returns how much to measure for one figure in this round.
@@ -111,11 +110,6 @@ impl PerfPlan {
             rest,
         }
     }
-}
-
-/// Rounds `len` up to whole pages.
-fn pages(len: u64) -> u64 {
-    len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
 /// A figure of a matrix.

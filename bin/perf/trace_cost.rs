@@ -14,8 +14,7 @@ use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers};
 use shmccl_harness::interleave::{Contender, Effort, Interleaved, Measured, Participants, take_turns};
 use shmccl_harness::layout::CaseLayout;
 use shmccl_harness::report::Memory;
-use shmccl_harness::sync::RankAverage;
-use shmccl_harness::sync::{AllSync, Gathering, PairSync};
+use shmccl_harness::sync::{AllSync, Gathering, PairSync, RankAverage};
 use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
 use super::bench::TestBench;

@@ -13,8 +13,7 @@ use shmccl::{Communicator, Rank};
 use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers};
 use shmccl_harness::interleave::Contender;
 use shmccl_harness::report::Memory;
-use shmccl_harness::sync::RankAverage;
-use shmccl_harness::sync::{AllSync, Gathering};
+use shmccl_harness::sync::{AllSync, Gathering, RankAverage};
 use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
 use super::plan::{TuneFigure, TunePlan, TunePoint, VARIABLE};

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
-use shmccl_harness::layout::CaseLayout;
-use shmccl_harness::layout::distinct;
+use shmccl_harness::layout::{CaseLayout, distinct};
 use shmccl_harness::test::TestChannel;
 
 use crate::failure::UsageError;
