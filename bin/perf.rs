@@ -5,7 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`flags`] | what can be asked for |
-//! | [`plan`] | what device processes are told, and what they print |
+//! | [`plan`] | what device processes are told |
 //! | [`jobs`] | starting device processes, collecting their rows |
 //! | [`device`], [`bench`] | what device processes do: one test after the other |
 //! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |

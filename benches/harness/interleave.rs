@@ -101,7 +101,7 @@ impl<'c> Participants<'c> {
 }
 
 /// How much to measure.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Effort {
     /// Operations to time, where the user said how many.
     pub iters: Option<u64>,

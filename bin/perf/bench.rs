@@ -82,7 +82,8 @@ impl<'a> TestBench<'a> {
     pub(crate) fn new(
         comm: &'a mut Communicator,
         plan: &'a PerfPlan,
-        (test, channel): (Test, Option<TestChannel>),
+        test: Test,
+        channel: Option<TestChannel>,
         pair: RankPair,
     ) -> Result<Self> {
         let counted = Cell::new(counts_of(comm)?);
@@ -145,7 +146,7 @@ impl<'a> TestBench<'a> {
             row.set_pushes(all.since(self.counted.replace(all)));
         }
         adjust(&mut row);
-        output::print(&format!("{}\n", serde_json::to_string(&row)?))
+        output::print_json(&row)
     }
 
     /// Notes which figure of a matrix the row is, and of which ranks.

@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
             let pair = RankPair::new(0, 1, comm.n_ranks(), plan.one_core)?;
             let mut sync = PairSync::new(&mut comm, pair)?;
             for &(test, channel) in &plan.tests {
-                run_test(&mut comm, &plan, (test, channel), pair, sync.as_mut())
+                run_test(&mut comm, &plan, test, channel, pair, sync.as_mut())
                     .with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
@@ -55,14 +55,15 @@ fn add_up(comm: &mut Communicator) -> Result<()> {
 fn run_test(
     comm: &mut Communicator,
     plan: &PerfPlan,
-    (test, channel): (Test, Option<TestChannel>),
+    test: Test,
+    channel: Option<TestChannel>,
     pair: RankPair,
     sync: Option<&mut PairSync>,
 ) -> Result<()> {
     if test.is_collective() {
         return collective::device::run(comm, plan, test, sync);
     }
-    TestBench::new(comm, plan, (test, channel), pair)?.run(sync)
+    TestBench::new(comm, plan, test, channel, pair)?.run(sync)
 }
 
 impl TestBench<'_> {

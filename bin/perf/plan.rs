@@ -1,4 +1,4 @@
-//! What the launcher tells the device processes of a measuring job, and the lines that they print.
+//! What the launcher tells the device processes of a measuring job.
 
 use std::time::Duration;
 

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -67,7 +66,7 @@ pub(crate) fn run() -> Result<()> {
 
 fn verify(comm: &mut Communicator, order: &VerifyOrder) -> Result<()> {
     let operation = order.test.operation().context("no collective operation")?;
-    send(&DeviceLine::Placement(RankPlacement::of(comm)))?;
+    output::print_json(&DeviceLine::Placement(RankPlacement::of(comm)))?;
     let plan = planned::register(comm, &order.file)?;
     let buffers = CollectiveBuffers::alloc(comm, order.sizes.iter().copied().max().unwrap_or(0), 0, 0)?;
     let gathering = Gathering::new(comm, RankAverage::Mean, order.one_core)?;
@@ -75,14 +74,9 @@ fn verify(comm: &mut Communicator, order: &VerifyOrder) -> Result<()> {
     let mut verifier = Verifier { comm, order, operation, plan, buffers, gathering, all };
     let verified = verifier.calls();
     if let Some(line) = verified.as_ref().err().and_then(DeviceLine::of_stalled) {
-        send(&line)?;
+        output::print_json(&line)?;
     }
     verified
-}
-
-/// Prints a line for the launcher.
-fn send(line: &DeviceLine) -> Result<()> {
-    output::print(&format!("{}\n", serde_json::to_string(line)?))
 }
 
 /// What all calls use.
@@ -151,10 +145,8 @@ impl ForType for VerifiedCalls<'_, '_> {
         let effort = Effort {
             iters: Some(order.calls),
             warmup: Some(1),
-            time: Duration::ZERO,
-            patience: Duration::ZERO,
             fewest_slices: FEWEST_SLICES,
-            rest: Duration::ZERO,
+            ..Effort::default()
         };
         let measured = interleave(Participants::All(all), &mut [&mut calls], &[], effort)?;
         let wrong = gathering.borrow_mut().total(calls.wrong())?;
@@ -167,6 +159,6 @@ impl ForType for VerifiedCalls<'_, '_> {
         row.wrong = spec.check.then_some(wrong);
         row.set_bandwidth(row.bytes.unwrap_or(0));
         row.collective = Some(spec.figures(&row, data_type, op, Memory::Heap));
-        send(&DeviceLine::Figure(Box::new(row)))
+        output::print_json(&DeviceLine::Figure(Box::new(row)))
     }
 }

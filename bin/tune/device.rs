@@ -71,7 +71,7 @@ impl<'c> TuningDevice<'c> {
             let figure =
                 self.measure(*point, left / to_come).with_context(|| format!("in {}", point.operation))?;
             if let Some(figure) = figure {
-                output::print(&format!("{}\n", serde_json::to_string(&figure)?))?;
+                output::print_json(&figure)?;
             }
         }
         Ok(())

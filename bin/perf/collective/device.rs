@@ -46,7 +46,7 @@ pub(crate) fn run(
 ) -> Result<()> {
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
     let operation = test.operation().context("no collective operation")?;
-    send(&DeviceLine::Placement(RankPlacement::of(comm)))?;
+    output::print_json(&DeviceLine::Placement(RankPlacement::of(comm)))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
     comm.set_channel_kind(match settings.channel {
         TestChannel::Memory => ChannelKind::Memory,
@@ -76,14 +76,9 @@ pub(crate) fn run(
     };
     let measured = bench.figures();
     if let Some(line) = measured.as_ref().err().and_then(DeviceLine::of_stalled) {
-        send(&line)?;
+        output::print_json(&line)?;
     }
     measured
-}
-
-/// Prints a line for the launcher.
-fn send(message: &DeviceLine) -> Result<()> {
-    output::print(&format!("{}\n", serde_json::to_string(message)?))
 }
 
 struct CollectiveBench<'a> {
@@ -337,6 +332,6 @@ impl CollectiveBench<'_> {
             heap_ratio: heap.and_then(|found| found.ratio).map(|ratio| ratio.median),
             ..spec.figures(&row, wanted.data_type, wanted.op, self.settings.memory)
         });
-        send(&DeviceLine::Figure(Box::new(row)))
+        output::print_json(&DeviceLine::Figure(Box::new(row)))
     }
 }
