@@ -8,10 +8,10 @@
 //! | [`clock`], [`cores`] | clocks, delays, and where threads run |
 //! | [`stats`], [`slices`], [`figures`] | from samples to figures |
 //! | [`sync`], [`interleave`] | ranks in step, and contenders in turns |
-//! | [`test`], [`report`], [`rounds`] | what is measured, its rows, and the medians of rounds |
+//! | [`mod@test`], [`report`], [`rounds`] | what is measured, its rows, and the medians of rounds |
 //! | [`layout`], [`pattern`], [`case`] | one operation at one size: its data and their check |
 //! | [`timed_case`] | such an operation as a contender |
-//! | [`jobs`], [`lines`], [`format`] | device processes, what they print, and nccl-tests' table |
+//! | [`jobs`], [`lines`], [`mod@format`] | device processes, their lines, and nccl-tests' table |
 
 pub mod case;
 pub mod clock;

@@ -82,7 +82,7 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
     }
 
     /// Adds untimed operations where contenders share buffers but not algorithms. They bring the
-    /// memory of the algorithm back into the caches, which hold it up to [`WARMED_BYTES`] only.
+    /// memory of the algorithm back into the caches, which hold it up to `WARMED_BYTES` only.
     pub fn warmed(mut self, bytes: u64) -> Self {
         if bytes <= WARMED_BYTES {
             self.settling = SETTLING;
