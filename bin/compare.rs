@@ -22,11 +22,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use serde::Serialize;
+use shmccl_harness::report::PerfRow;
 
 use crate::flags::ProxyPlace;
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
-use crate::perf::report::PerfRow;
 use crate::{failure, file, tuning};
 use conclusions::{Conclusions, Crossovers};
 use flags::{CompareArgs, CompareFiles};

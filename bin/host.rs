@@ -4,10 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use shmccl::shm::limits::{GroupMemory, tightest_group};
+use shmccl_harness::cores::{allowed_cpus, parse_list};
 
 /// The files of `/proc` and `/sys`, below a root.
 #[derive(Clone, Debug)]
@@ -68,14 +67,6 @@ impl HostFiles {
         let text = std::fs::read_to_string(self.root.join(path.trim_start_matches('/'))).ok()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
-    }
-
-    /// Returns the cores that the affinity mask of this process allows.
-    pub(crate) fn allowed_cpus(&self) -> Vec<usize> {
-        match sched_getaffinity(Pid::from_raw(0)) {
-            Ok(set) => (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect(),
-            Err(_) => self.online_cpus(),
-        }
     }
 
     /// Returns the cores that are online.
@@ -175,7 +166,7 @@ impl MachineInfo {
     /// Describes the machine that this process runs on.
     pub(crate) fn detect() -> Self {
         let host = HostFiles::new();
-        let allowed = host.allowed_cpus();
+        let allowed = allowed_cpus();
         Self {
             cores: allowed.len(),
             cores_online: host.online_cpus().len(),
@@ -220,17 +211,6 @@ pub(crate) fn chosen(text: &str) -> Option<&str> {
     text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
 
-/// Reads a list of cores: `0-3,8`.
-fn parse_list(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No machine has more cores; a garbled file must not cost memory.
-        (last < 1 << 20).then_some(first..=last)
-    };
-    text.split(',').filter_map(range).flatten().collect()
-}
-
 /// Returns the path of a control group and all paths above it, each ready to be appended to the
 /// mount point.
 fn ancestors(path: &str) -> Vec<String> {
@@ -266,14 +246,6 @@ pub(crate) mod tests {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
-    }
-
-    #[test]
-    fn lists_of_cores_are_read_with_ranges_and_garbage_is_skipped() {
-        assert_eq!(parse_list("0-3,8"), [0, 1, 2, 3, 8]);
-        assert_eq!(parse_list("5"), [5]);
-        assert_eq!(parse_list("x,2,4-y,0-99999999999"), [2]);
-        assert!(parse_list("").is_empty());
     }
 
     #[test]

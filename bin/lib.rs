@@ -5,6 +5,7 @@
 mod clean;
 mod compare;
 mod ctl;
+mod device_job;
 mod doctor;
 mod execution_plan;
 mod failure;
@@ -14,9 +15,11 @@ mod grpc;
 mod host;
 mod jobs;
 mod log;
+mod nccl_table;
 mod output;
 mod perf;
 mod plan;
+mod planned;
 mod plot;
 mod pool;
 mod ps;
@@ -117,6 +120,9 @@ enum Command {
     /// A device process of a measuring job
     #[command(hide = true)]
     PerfDevice,
+    /// A device process of a job that runs an execution plan
+    #[command(hide = true)]
+    PlanDevice,
     /// A device process of a tuning job
     #[command(hide = true)]
     TuneDevice,
@@ -211,6 +217,7 @@ fn execute(cli: &Cli) -> anyhow::Result<u8> {
         Command::ProxyService => run::serve(),
         Command::Become(args) => run::become_program(args),
         Command::TuneDevice => tune::device::run().map(|()| failure::DONE),
+        Command::PlanDevice => plan::device::run().map(|()| failure::DONE),
         Command::PerfDevice => perf::device::run().map(|()| failure::DONE),
     }
 }
@@ -266,7 +273,7 @@ mod tests {
 
     use super::*;
     use failure::one_line;
-    use perf::test::Test;
+    use shmccl_harness::test::Test;
 
     #[test]
     fn the_command_whose_help_is_named_is_the_innermost_one() {

@@ -14,6 +14,7 @@ use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 use shmccl::launch::{OutputBacklog, OutputStream};
 
 use writer::Writer;
@@ -88,6 +89,14 @@ pub(crate) fn print(text: &str) -> Result<()> {
         return Ok(());
     }
     print_report(text.as_bytes())
+}
+
+/// Writes a value as a line of JSON, as [`print`] does.
+///
+/// # Errors
+/// Those of [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&format!("{}\n", serde_json::to_string(value)?))
 }
 
 /// Writes a report to stdout.

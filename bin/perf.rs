@@ -1,61 +1,53 @@
 //! `shmccl perf`: one test after the other, each figure beside the machine's own limit.
 //!
+//! How contenders take turns, and what comes of it, is in [`shmccl_harness`].
+//!
 //! | module | what |
 //! |---|---|
-//! | [`flags`], [`test`] | what can be asked for |
-//! | [`plan`] | what device processes are told, and what they print |
-//! | [`jobs`] | starting device processes, collecting their rows and errors |
+//! | [`flags`] | what can be asked for |
+//! | [`plan`] | what device processes are told |
+//! | [`jobs`] | starting device processes, collecting their rows |
 //! | [`device`], [`bench`] | what device processes do: one test after the other |
-//! | [`interleave`] | a test and its limits, in turns of about a millisecond |
-//! | [`sync`], [`clock`] | how ranks keep in step, their clocks and cores |
 //! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |
 //! | [`ping_pong`], [`gets`], [`transfer`], [`rate`] | tests of a pair of ranks, and their limits |
 //! | [`proxy`], [`trace_cost`] | tests of proxies and traces |
 //! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
-//! | [`planned`] | collective tests by an execution plan |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
-//! | [`rounds`], [`slices`], [`stats`], [`report`], [`view`] | from samples to rows and the table |
+//! | [`report`], [`view`] | the report and the table |
 
 pub(crate) mod barrier;
 mod bench;
 mod buffers;
-pub(crate) mod clock;
 pub(crate) mod collective;
 pub(crate) mod device;
 mod fifo;
 pub(crate) mod flags;
 mod gets;
-pub(crate) mod interleave;
 pub(crate) mod jobs;
 mod launching;
 mod links;
 mod matrix;
 mod ping_pong;
 pub(crate) mod plan;
-pub(crate) mod planned;
 mod proxy;
 mod rate;
 pub(crate) mod report;
-pub(crate) mod rounds;
-pub(crate) mod slices;
-pub(crate) mod stats;
-pub(crate) mod sync;
-pub(crate) mod test;
 mod trace_cost;
 mod transfer;
 mod view;
 
 use anyhow::Result;
 use indicatif::ProgressBar;
+use shmccl_harness::report::PerfRow;
+use shmccl_harness::rounds::{in_rounds, rounds_of};
+use shmccl_harness::test::{Test, TestChannel};
 
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
-use crate::perf::report::{PerfReport, PerfRow};
-use crate::perf::test::{Test, TestChannel};
-use crate::{failure, file, tuning};
+use crate::perf::report::PerfReport;
+use crate::{device_job, failure, file, tuning};
 use plan::{PATIENCE_MS, PerfPlan};
-use rounds::{in_rounds, rounds_of};
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;
@@ -80,8 +72,8 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
         tuning::check_and_note()?;
     }
     let (collective, others) = wanted.into_iter().partition::<Vec<_>, _>(|(test, _)| test.is_collective());
-    let one_core = jobs::share_a_core(&args.job)?;
-    jobs::note_shared_core(one_core);
+    let one_core = device_job::share_a_core(&args.job)?;
+    device_job::note_shared_core(one_core);
     let progress = output::progress(rounds_of(args.sweep.iters) * others.len() as u64);
     let mut rows = in_rounds(rounds_of(args.sweep.iters), || measure(args, &others, &progress))?;
     progress.finish_and_clear();
@@ -228,7 +220,7 @@ fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
 }
 
 fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfPlan> {
-    let one_core = jobs::share_a_core(&args.job)?;
+    let one_core = device_job::share_a_core(&args.job)?;
     let plan = PerfPlan::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
     Ok(PerfPlan { patience_ms: PATIENCE_MS, rounds: rounds_of(args.sweep.iters), ..plan })
 }

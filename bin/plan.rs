@@ -1,5 +1,6 @@
 //! `shmccl plan`: execution plans of MSCCL++, checked, run, shown, drawn, compared and imported.
 
+pub(crate) mod device;
 mod flags;
 mod verify;
 

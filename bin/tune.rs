@@ -21,12 +21,13 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Serialize;
 use shmccl::collective::tuning::{self, Table};
+use shmccl_harness::jobs::LAST_WORDS;
 
+use crate::device_job::{DeviceCommand, carry_out};
 use crate::flags::{JobArgs, ProxyPlace, n_ranks};
 use crate::host::MachineInfo;
 use crate::output::{self, Look};
-use crate::perf::jobs;
-use crate::perf::planned::PlannedTest;
+use crate::planned::PlannedTest;
 use crate::units::parse_timeout;
 use crate::{failure, file};
 use plan::{TuneFigure, TunePlan, VARIABLE};
@@ -202,16 +203,16 @@ fn measure(args: &TuneArgs, plans: &[(u32, TunePlan)]) -> Result<Vec<TuneFigure>
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (plans.len() - index) as u64;
         let plan = TunePlan { budget_ms, ..plan.clone() };
-        let order = jobs::DeviceCommand {
+        let order = DeviceCommand {
             command: DEVICE_COMMAND,
             // Figures must not depend on an older table.
             environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
             heap_len: plan.heap_len(),
             heap_of: "the scratch of plans (--plans)",
             is_traced: false,
-            grace: jobs::LAST_WORDS,
+            grace: LAST_WORDS,
         };
-        jobs::carry_out(order, *n_ranks, &args.job(), &mut |line| {
+        carry_out(order, *n_ranks, &args.job(), &mut |line| {
             figures.push(serde_json::from_str(line).context("reading a figure")?);
             progress.inc(1);
             Ok(())

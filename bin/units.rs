@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+pub(crate) use shmccl_harness::figures::{percent, three_digits};
+
 /// Reads a size such as `8`, `4K`, `1M`, `64MiB` or `2GB`: a number and a unit. Every unit is a
 /// power of two, and case does not matter. The number may have decimals where whole bytes come of
 /// it: `128.5M`.
@@ -131,17 +133,6 @@ pub(crate) fn or_dash<T>(figure: Option<T>, write: impl FnOnce(T) -> String) -> 
     figure.map_or_else(|| "-".to_owned(), write)
 }
 
-/// Writes a number with three digits and no exponent: `0.123`, `1.23`, `12.3`, `1234`.
-pub(crate) fn three_digits(value: f64) -> String {
-    let decimals = match value.abs() {
-        value if value >= 99.95 => 0,
-        value if value >= 9.995 => 1,
-        value if value >= 0.9995 => 2,
-        _ => 3,
-    };
-    format!("{value:.decimals$}")
-}
-
 /// Removes the zeros behind the point, for the label of an axis: `100 ns`, `2 us`.
 pub(crate) fn without_zeros(text: &str) -> String {
     let (digits, unit) =
@@ -184,11 +175,6 @@ pub(crate) fn round_figures(low: f64, high: f64) -> Vec<f64> {
 /// Writes a whole number.
 pub(crate) fn whole(value: f64) -> String {
     format!("{value:.0}")
-}
-
-/// Writes a share of one as a whole percentage.
-pub(crate) fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }
 
 /// Writes a share of one as a percentage with three digits, for small shares.

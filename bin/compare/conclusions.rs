@@ -5,10 +5,10 @@ pub(super) mod algorithms;
 mod puts;
 
 use serde::Serialize;
+use shmccl_harness::report::LEVEL;
 
 use super::crossover::Crossover;
 use super::series::{Series, Subject, is_thin};
-use crate::perf::report::LEVEL;
 use crate::units::{format_size, percent};
 use algorithms::AlgorithmCrossovers;
 use puts::PutCrossovers;

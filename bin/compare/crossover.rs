@@ -89,7 +89,7 @@ impl Crossover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::report::LEVEL;
+    use shmccl_harness::report::LEVEL;
 
     fn costs(list: &[(u64, f64, f64)]) -> Vec<Cost> {
         list.iter().map(|&(bytes, holder, challenger)| Cost { bytes, holder, challenger }).collect()

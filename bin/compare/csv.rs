@@ -1,8 +1,9 @@
 //! A comparison as comma-separated values: plain numbers, empty where a figure does not apply.
 //! Behind each figure stand the two values between which its repetitions lie.
 
+use shmccl_harness::report::{FIGURES, FigureOf, PerfRow};
+
 use super::series::{Series, Subject, algorithm};
-use crate::perf::report::{FIGURES, FigureOf, PerfRow};
 
 /// A name, and how the column is filled.
 type CsvColumn = (&'static str, fn(&PerfRow) -> Option<String>);

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use shmccl_harness::test::Test;
 
 use crate::flags::{JobArgs, SweepArgs, parse_ranks};
-use crate::perf::test::Test;
 
 /// Flags of `shmccl compare`.
 #[derive(Clone, Debug, Args)]

@@ -2,20 +2,21 @@
 
 use anyhow::{Context, Result};
 use shmccl::collective::Operation;
+use shmccl_harness::layout::{CaseLayout, blocks, distinct};
+use shmccl_harness::lines::DeviceLine;
+use shmccl_harness::report::{Memory, PerfRow, RowTimes};
+use shmccl_harness::rounds::{in_rounds, rounds_of};
+use shmccl_harness::sync::RankAverage;
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
-use crate::output;
-use crate::perf::collective::layout::distinct;
-use crate::perf::collective::layout::{CaseLayout, blocks};
-use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan};
-use crate::perf::sync::RankAverage;
+use crate::perf::plan::{CollectiveSettings, PerfPlan};
 
-use crate::perf::report::{Memory, PerfReport, PerfRow, RowTimes};
-use crate::perf::rounds::{in_rounds, rounds_of};
-use crate::perf::test::{Test, TestChannel};
+use crate::perf::report::PerfReport;
 use crate::perf::{jobs, note_siblings};
+use crate::{device_job, output};
 
 /// Milliseconds for a figure of puts where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
@@ -200,8 +201,8 @@ fn whole_blocks(sizes: &[u64], operation: Operation, n_ranks: u32) -> Vec<u64> {
 
 /// Returns what all jobs of a comparison have in common. Says so if ranks have to share a core.
 fn plan(args: &CompareArgs) -> Result<PerfPlan> {
-    let one_core = jobs::share_a_core(&args.job)?;
-    jobs::note_shared_core(one_core);
+    let one_core = device_job::share_a_core(&args.job)?;
+    device_job::note_shared_core(one_core);
     Ok(PerfPlan {
         iters: args.sweep.iters,
         warmup: args.sweep.warmup_iters,

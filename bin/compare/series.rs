@@ -2,12 +2,13 @@
 //! operation.
 
 use serde::Serialize;
+use shmccl_harness::report::PerfRow;
+use shmccl_harness::slices::APART;
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::crossover::Cost;
 use crate::flags::ProxyPlace;
-use crate::perf::report::{PerfReport, PerfRow};
-use crate::perf::slices::APART;
-use crate::perf::test::{Test, TestChannel};
+use crate::perf::report::PerfReport;
 use crate::units::three_digits;
 
 /// The name of the row in which the library chooses the algorithm by itself.

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use plotters::style::RGBColor;
+use shmccl_harness::report::PerfRow;
+use shmccl_harness::test::TestChannel;
 
 use super::conclusions::Conclusions;
 use super::crossover::Crossover;
 use super::series::{BY_DEFAULT, Series, Subject};
-use crate::perf::report::PerfRow;
-use crate::perf::test::TestChannel;
 use crate::plot::{GREY, Panel, PlotLine, PlotPage};
 use crate::units::{format_about, format_ns, percent, three_digits};
 

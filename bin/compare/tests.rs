@@ -1,8 +1,9 @@
 mod algorithms;
 mod puts;
 
+use shmccl_harness::test::TestChannel;
+
 use super::*;
-use crate::perf::test::TestChannel;
 
 /// A machine that is the same wherever tests run.
 fn fixed_machine() -> MachineInfo {

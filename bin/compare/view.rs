@@ -2,6 +2,8 @@
 
 use anstyle::AnsiColor;
 use shmccl::heap::layout::FIFO_SLOTS;
+use shmccl_harness::report::{PerfRow, legend};
+use shmccl_harness::test::TestChannel;
 
 use super::chart::{self, Chart, ChartLine};
 use super::conclusions::Conclusions;
@@ -9,8 +11,6 @@ use super::crossover::Crossover;
 use super::series::{Point, Series, Subject, algorithm, is_thin};
 use crate::flags::ProxyPlace;
 use crate::output::Look;
-use crate::perf::report::{PerfRow, legend};
-use crate::perf::test::TestChannel;
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits, whole};
 

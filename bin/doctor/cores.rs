@@ -1,14 +1,17 @@
 //! Checks cores: their number, hyper-threads, NUMA nodes, the clock, and whether all spinning
 //! threads have a core.
 
+use shmccl_harness::cores::allowed_cpus;
+
 use super::{HostFinding, PlannedJob};
 use crate::flags::ProxyPlace;
+
 use crate::host::HostFiles;
 use crate::units::{format_runs, three_digits};
 
 /// Checks cores, siblings, NUMA nodes, spinning threads and the clock.
 pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
-    let allowed = host.allowed_cpus();
+    let allowed = allowed_cpus();
     let quota = host.cgroup_limits().cpus;
     vec![
         cores(&allowed, host.online_cpus().len(), quota),

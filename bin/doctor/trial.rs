@@ -7,11 +7,13 @@ use std::time::Duration;
 use anyhow::Result;
 use shmccl::Error;
 use shmccl::collective::tuning::{Table, VARIABLE, usual_file};
+use shmccl_harness::jobs::LAST_WORDS;
 
 use super::{HostFinding, PlannedJob};
+use crate::device_job::{DeviceCommand, carry_out};
 use crate::failure;
 use crate::flags::JobArgs;
-use crate::perf::jobs::{self, DEVICE_COMMAND, DeviceCommand};
+use crate::perf::jobs::DEVICE_COMMAND;
 use crate::perf::plan::{self, PerfPlan};
 use crate::units::format_ns;
 
@@ -35,9 +37,9 @@ fn start(job: PlannedJob) -> Result<HostFinding> {
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
     let (heap_len, heap_of) = (job.heap, "--heap");
-    let (command, grace) = (DEVICE_COMMAND, jobs::LAST_WORDS);
+    let (command, grace) = (DEVICE_COMMAND, LAST_WORDS);
     let order = DeviceCommand { command, environment, heap_len, heap_of, is_traced, grace };
-    Ok(match jobs::carry_out(order, job.ranks, &args, &mut |_| Ok(())) {
+    Ok(match carry_out(order, job.ranks, &args, &mut |_| Ok(())) {
         Ok(ready_after) => {
             let after = ready_after.map_or(f64::NAN, |after| after.as_secs_f64() * 1e9);
             HostFinding::ok(topic, format!("works: all ranks were ready after {}", format_ns(after)))

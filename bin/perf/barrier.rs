@@ -2,12 +2,12 @@
 
 use shmccl::shm::CellRef;
 use shmccl::{Communicator, Rank, Result};
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::interleave::{Contender, LimitRule, Participants, interleave};
+use shmccl_harness::sync::{AllSync, zeroed};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 
 use super::bench::{TestBench, TestResult};
-use super::clock::now_ns;
-use super::interleave::{Contender, LimitRule, Participants, interleave};
-use super::sync::{AllSync, zeroed};
 
 /// Barriers that one sample is the mean of.
 ///

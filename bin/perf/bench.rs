@@ -4,7 +4,7 @@
 macro_rules! with_channel {
     ($bench:expr, $peer:expr, $channel:ident => $body:expr) => {
         match $bench.channel {
-            Some($crate::perf::test::TestChannel::Port) => {
+            Some(shmccl_harness::test::TestChannel::Port) => {
                 let $channel: shmccl::channel::PortChannel = $bench.comm.port_channel($peer)?;
                 $body
             }
@@ -21,13 +21,13 @@ use std::cell::Cell;
 use anyhow::{Context, Result};
 use shmccl::Communicator;
 use shmccl::shm::CopyKernel;
+use shmccl_harness::interleave::{Contender, LimitRule, Measured, Participants, interleave};
+use shmccl_harness::report::{FifoCounts, PerfRow, row_of};
+use shmccl_harness::sync::{PairSync, RankPair};
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::buffers::PairBuffers;
-use super::interleave::{Contender, LimitRule, Measured, Participants, interleave};
 use super::plan::{MatrixFigure, PerfPlan};
-use super::report::{FifoCounts, PerfRow, row_of};
-use super::sync::{PairSync, RankPair};
-use super::test::{Test, TestChannel};
 use crate::output;
 pub(crate) use with_channel;
 
@@ -82,7 +82,8 @@ impl<'a> TestBench<'a> {
     pub(crate) fn new(
         comm: &'a mut Communicator,
         plan: &'a PerfPlan,
-        (test, channel): (Test, Option<TestChannel>),
+        test: Test,
+        channel: Option<TestChannel>,
         pair: RankPair,
     ) -> Result<Self> {
         let counted = Cell::new(counts_of(comm)?);
@@ -145,7 +146,7 @@ impl<'a> TestBench<'a> {
             row.set_pushes(all.since(self.counted.replace(all)));
         }
         adjust(&mut row);
-        output::print(&format!("{}\n", serde_json::to_string(&row)?))
+        output::print_json(&row)
     }
 
     /// Notes which figure of a matrix the row is, and of which ranks.

@@ -5,11 +5,11 @@ use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::packet::PacketKind;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_harness::sync::{FlagEnd, RankPair};
+use shmccl_harness::test::Test;
 
 use super::links::{CopyFlagLink, MessageLink, PacketLink, Payload, PayloadEnd, PutLink, RawPacketLink};
 use super::plan::PerfPlan;
-use super::sync::{FlagEnd, RankPair};
-use super::test::Test;
 
 /// From this size on messages carry stamps: reading the clock then takes a few per cent at most.
 const STAMPED_FROM: u64 = 1024;

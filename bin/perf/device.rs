@@ -6,17 +6,17 @@ use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::shm::CopyKernel;
 use shmccl::{Collectives, Communicator};
+use shmccl_harness::interleave::Contender;
+use shmccl_harness::sync::{PairSync, RankPair};
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::bench::{TestBench, copy_kernels};
 use super::buffers::PairBuffers;
 use super::collective;
-use super::interleave::Contender;
 use super::links::SignalEnd;
 use super::ping_pong::{PingPong, YieldHandoff};
 use super::plan::{PerfPlan, VARIABLE};
 use super::rate::{MESSAGE, WINDOW};
-use super::sync::{PairSync, RankPair};
-use super::test::{Test, TestChannel};
 use super::transfer::{BulkTransfer, PlainCopy, TransferDirection};
 
 /// Runs as a member of a measuring job.
@@ -34,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
             let pair = RankPair::new(0, 1, comm.n_ranks(), plan.one_core)?;
             let mut sync = PairSync::new(&mut comm, pair)?;
             for &(test, channel) in &plan.tests {
-                run_test(&mut comm, &plan, (test, channel), pair, sync.as_mut())
+                run_test(&mut comm, &plan, test, channel, pair, sync.as_mut())
                     .with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
@@ -55,14 +55,15 @@ fn add_up(comm: &mut Communicator) -> Result<()> {
 fn run_test(
     comm: &mut Communicator,
     plan: &PerfPlan,
-    (test, channel): (Test, Option<TestChannel>),
+    test: Test,
+    channel: Option<TestChannel>,
     pair: RankPair,
     sync: Option<&mut PairSync>,
 ) -> Result<()> {
     if test.is_collective() {
         return collective::device::run(comm, plan, test, sync);
     }
-    TestBench::new(comm, plan, (test, channel), pair)?.run(sync)
+    TestBench::new(comm, plan, test, channel, pair)?.run(sync)
 }
 
 impl TestBench<'_> {

@@ -10,14 +10,14 @@ use nix::sched::CpuSet;
 use shmccl::proxy::{
     BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
 };
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::cores::{affinity, move_to, pin};
+use shmccl_harness::interleave::Effort;
+use shmccl_harness::report::{PerfRow, row_of};
+use shmccl_harness::slices::Slices;
+use shmccl_harness::stats::ENOUGH_FOR_P99;
+use shmccl_harness::test::Test;
 use shmccl_limits::flags::{BareConsumer, BareFlag, BareProducer, BareSlot};
-
-use crate::perf::clock::{affinity, move_to, now_ns, pin};
-use crate::perf::interleave::Effort;
-use crate::perf::report::{PerfRow, row_of};
-use crate::perf::slices::Slices;
-use crate::perf::stats::ENOUGH_FOR_P99;
-use crate::perf::test::Test;
 
 /// Slots of every ring, as in a rank's segment.
 const SLOTS: usize = 512;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use shmccl_harness::test::{Test, TestChannel};
 
 use crate::failure::UsageError;
 use crate::flags::{JobArgs, SweepArgs, parse_ranks};
-use crate::perf::test::{Test, TestChannel};
 use crate::units::{LONGEST, parse_size, parse_timeout};
 use collective::CollectiveArgs;
 pub(crate) use scope::given;

@@ -10,14 +10,14 @@ use std::hint::black_box;
 use shmccl::Result;
 use shmccl::channel::MemoryChannel;
 use shmccl::heap::HeapOffset;
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::interleave::{Contender, LimitRule};
+use shmccl_harness::sync::{FlagEnd, PairSync};
 
 use super::bench::{TestBench, TestResult, copy_kernels, lineup};
 use super::buffers::PairBuffers;
-use super::clock::now_ns;
-use super::interleave::{Contender, LimitRule};
 use super::links::Payload;
 use super::ping_pong::settling;
-use super::sync::{FlagEnd, PairSync};
 use super::transfer::{Mover, PlainCopy};
 
 /// Fetches messages by their slots.

@@ -5,16 +5,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::interleave::Effort;
+use shmccl_harness::report::{PerfRow, row_of};
+use shmccl_harness::slices::{Slices, UNPROBED};
+use shmccl_harness::stats::ENOUGH_FOR_P99;
+use shmccl_harness::test::Test;
 
 use crate::flags::JobArgs;
-use crate::perf::clock::now_ns;
-use crate::perf::interleave::Effort;
 use crate::perf::jobs;
 use crate::perf::plan::PerfPlan;
-use crate::perf::report::{PerfRow, row_of};
-use crate::perf::slices::{Slices, UNPROBED};
-use crate::perf::stats::ENOUGH_FOR_P99;
-use crate::perf::test::Test;
 
 /// Starts jobs of `ranks` processes that do one all_reduce, again and again. Between them it starts
 /// as many processes that have nothing to do with each other: the limit.
@@ -23,7 +23,7 @@ use crate::perf::test::Test;
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, effort: Effort, args: &JobArgs) -> Result<PerfRow> {
     let plan = PerfPlan::of_nothing();
-    let mut slices = Slices::new();
+    let mut slices = Slices::of_means(1);
     let [fewest, most] = effort.iters.map_or([effort.fewest_slices, ENOUGH_FOR_P99], |iters| [iters; 2]);
     let (started, mut jobs) = (Instant::now(), 0);
     while jobs < fewest || jobs < most && started.elapsed() < effort.patience {

@@ -11,9 +11,8 @@ use shmccl::channel::{Channel, MemoryChannel};
 use shmccl::heap::HeapOffset;
 use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::shm::{CopyKernel, Span};
-
-use super::clock::now_ns;
-use super::sync::FlagEnd;
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::sync::FlagEnd;
 
 /// One end of what two ranks send back and forth.
 pub(crate) trait PingPongEnd {

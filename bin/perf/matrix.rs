@@ -8,13 +8,14 @@
 
 use anyhow::Result;
 use indicatif::ProgressBar;
+use shmccl_harness::cores::allowed_cpus;
+use shmccl_harness::report::PerfRow;
+use shmccl_harness::test::{Test, TestChannel};
 
 use super::flags::PerfArgs;
 use super::jobs;
 use super::plan::{MatrixSettings, PerfPlan};
-use super::report::PerfRow;
-use super::test::{Test, TestChannel};
-use crate::host::HostFiles;
+use crate::device_job;
 pub(crate) use heat::text as svg;
 pub(crate) use view::text;
 
@@ -36,7 +37,7 @@ pub(crate) fn run(
     plan: PerfPlan,
     progress: &ProgressBar,
 ) -> Result<Vec<PerfRow>> {
-    let cores = HostFiles::new().allowed_cpus().len();
+    let cores = allowed_cpus().len();
     let n_ranks = match args.ranks {
         Some(n_ranks) => n_ranks,
         None => u32::try_from(cores.clamp(2, MOST_RANKS))?,
@@ -44,7 +45,7 @@ pub(crate) fn run(
     let settings = MatrixSettings {
         bandwidth_bytes: args.matrix.bandwidth_bytes,
         latency_bytes: args.matrix.latency_bytes,
-        cores: jobs::cores(n_ranks, &args.job)?,
+        cores: device_job::cores(n_ranks, &args.job)?,
         oversubscribed: n_ranks as usize > cores,
     };
     let plan = PerfPlan {
@@ -67,8 +68,9 @@ mod tests {
     use crate::host::MachineInfo;
     use crate::output::Look;
     use crate::perf::plan::MatrixFigure;
-    use crate::perf::report::{PairPlacement, PerfReport, RowLimit, RowTimes};
+    use crate::perf::report::PerfReport;
     use crate::units::three_digits;
+    use shmccl_harness::report::{PairPlacement, RowLimit, RowTimes};
 
     /// Returns the figure of a pair of a modelled matrix: no two alike.
     fn value(figure: MatrixFigure, from: u32, to: u32) -> f64 {

@@ -3,14 +3,14 @@
 use anyhow::Result;
 use shmccl::shm::CopyKernel;
 use shmccl::shm::packet::PacketKind;
+use shmccl_harness::clock::{Dither, now_ns, reading_ns};
+use shmccl_harness::interleave::{Contender, LimitRule, Measured};
+use shmccl_harness::sync::PairSync;
 use shmccl_limits::flags::BareFlag;
 
 use super::bench::{TestBench, TestResult, lineup, with_channel};
 use super::buffers::{PairBuffers, is_stamped};
-use super::clock::{Dither, now_ns, reading_ns};
-use super::interleave::{Contender, LimitRule};
 use super::links::{MessageRead, PingPongEnd, SignalEnd, SignalLink};
-use super::sync::PairSync;
 
 /// The first transfers of a slice are no samples. Past or through the cache, each way to copy
 /// leaves the target in a state that the next contender pays for. After a stream past the cache,
@@ -77,7 +77,7 @@ impl<E: PingPongEnd> PingPong<E> {
             stamped: false,
             settling: 0,
             together: BATCH,
-            dither: Dither::new(),
+            dither: Dither::start(),
             seq: 0,
             wrong: 0,
         }
@@ -286,7 +286,7 @@ impl TestBench<'_> {
         sync: &mut PairSync,
         test: &mut dyn Contender,
         limits: &mut [L],
-    ) -> Result<(usize, super::interleave::Measured, bool)> {
+    ) -> Result<(usize, Measured, bool)> {
         let (count, hands_off) = (limits.len(), self.hands_off());
         let mut handoff = YieldHandoff::new(sync.leads());
         let mut contenders = lineup(test, limits);

@@ -1,16 +1,17 @@
-//! What the launcher tells the device processes of a measuring job, and the lines that they print.
+//! What the launcher tells the device processes of a measuring job.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use shmccl_harness::case::{CollectiveBuffers, whole_pages};
+use shmccl_harness::interleave::{Effort, FEWEST_SLICES};
+use shmccl_harness::report::{Memory, PairPlacement};
+use shmccl_harness::sync::{RankAverage, RankPair};
+use shmccl_harness::test::{Test, TestChannel};
 
-use super::interleave::{Effort, FEWEST_SLICES};
-use super::planned::PlanSettings;
-use super::report::{Memory, PairPlacement, PerfRow};
-use super::sync::{RankAverage, RankPair};
-use super::test::{Test, TestChannel};
 use crate::flags::{JobArgs, ProxyPlace, SweepArgs};
+use crate::planned::PlanSettings;
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
@@ -87,14 +88,12 @@ impl PerfPlan {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
         if let Some(collective) = &self.collective {
             let planned = collective.plan.as_ref().map_or(0, |plan| plan.heap_len);
-            // Inputs and outputs, flags and times; an eighth is the library's own.
-            let own = (pages(largest).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8);
-            return own.saturating_add(pages(planned));
+            return CollectiveBuffers::heap_len(largest).saturating_add(whole_pages(planned));
         }
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags.
         let has_packets = self.tests.iter().any(|(test, _)| *test == Test::PacketLatency);
         let packets = if has_packets { largest.saturating_mul(4) } else { 0 };
-        pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
+        whole_pages(largest).saturating_mul(3).saturating_add(packets).saturating_add(16 << 20)
     }
 
     /// Returns how much to measure for one figure in this round.
@@ -111,11 +110,6 @@ impl PerfPlan {
             rest,
         }
     }
-}
-
-/// Rounds `len` up to whole pages.
-fn pages(len: u64) -> u64 {
-    len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
 }
 
 /// A figure of a matrix.
@@ -214,47 +208,4 @@ pub(crate) struct CollectiveSettings {
     pub(crate) percentiles: bool,
     /// Algorithms to compare with each other, out of place, instead of the one above.
     pub(crate) algorithms: Vec<Option<String>>,
-}
-
-/// A line that a device process prints.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum DeviceLine {
-    /// Where a rank runs.
-    Placement(RankPlacement),
-    /// A figure, from rank 0.
-    Figure(Box<PerfRow>),
-    /// What a rank tells of an execution plan that has not ended.
-    Stalled(StalledPlan),
-}
-
-/// An execution plan that has not ended, as one rank tells it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StalledPlan {
-    /// The plan.
-    pub(crate) plan: String,
-    /// Which blocks of the rank wait for what.
-    pub(crate) blocks: String,
-    /// Whether the plan can end at all.
-    pub(crate) cause: String,
-}
-
-/// A rank, its process and its core.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct RankPlacement {
-    /// The rank.
-    pub(crate) rank: u32,
-    /// The process.
-    pub(crate) pid: u32,
-    /// The first core that the process may run on.
-    pub(crate) core: usize,
-}
-
-impl DeviceLine {
-    /// Reads a line.
-    ///
-    /// # Errors
-    /// A line that is none.
-    pub(crate) fn read(line: &str) -> Result<Self> {
-        Ok(serde_json::from_str(line)?)
-    }
 }

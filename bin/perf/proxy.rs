@@ -5,16 +5,17 @@ use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::CopyKernel;
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::cores;
+use shmccl_harness::interleave::{Contender, Effort, LimitRule, Measured};
+use shmccl_harness::slices::Slices;
+use shmccl_harness::stats::{ENOUGH_FOR_P99, median};
+use shmccl_harness::sync::PairSync;
+use shmccl_harness::test::TestChannel;
 
 use super::bench::{TestBench, TestResult};
 use super::buffers::{PairBuffers, PairEnds};
-use super::clock::{self, now_ns};
-use super::interleave::{Contender, Effort, LimitRule, Measured};
 use super::ping_pong::{PingPong, YieldHandoff};
-use super::slices::Slices;
-use super::stats::{ENOUGH_FOR_P99, median};
-use super::sync::PairSync;
-use super::test::TestChannel;
 use crate::flags::ProxyPlace;
 
 /// Puts of the leader, each with a signal and a flush. The other rank waits, reads the data, and
@@ -72,7 +73,7 @@ impl TestBench<'_> {
     /// Returns whether work is handed to a proxy on the device's own core, and back.
     pub(crate) fn hands_off(&self) -> bool {
         let is_proxied = self.channel == Some(TestChannel::Port);
-        is_proxied && self.plan.proxy == ProxyPlace::Thread && clock::is_pinned()
+        is_proxied && self.plan.proxy == ProxyPlace::Thread && cores::is_pinned()
     }
 
     /// Prints two rows: one way to the peer, and until the rank that has pushed knows of the end.
@@ -172,7 +173,7 @@ impl<C: Channel> OverlapTest<'_, C> {
         let affordable = u64::try_from(effort.patience.as_nanos()).unwrap_or(u64::MAX) / round_ns.max(1);
         let rounds =
             self.sync.share(effort.iters.unwrap_or(affordable.clamp(effort.fewest_slices, ENOUGH_FOR_P99)));
-        let mut slices = Slices::new();
+        let mut slices = Slices::of_means(1);
         for _ in 0..rounds {
             let probe = self.sync.probe();
             let transfer = round(&mut self, None)?;
@@ -248,8 +249,8 @@ impl TestBench<'_> {
     /// Measures the overlap. A proxy that shares the core of its device can hide nothing, so it is
     /// started on other cores.
     pub(crate) fn overlap(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
-        let is_pinned = clock::is_pinned();
-        let core = clock::step_aside();
+        let is_pinned = cores::is_pinned();
+        let core = cores::step_aside();
         let place = match (self.plan.proxy, core.has_moved()) {
             (ProxyPlace::Process, _) => "service process",
             (ProxyPlace::Thread, true) => "proxy on other cores",

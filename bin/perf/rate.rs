@@ -4,12 +4,12 @@ use shmccl::Result;
 use shmccl::channel::Channel;
 use shmccl::heap::HeapOffset;
 use shmccl::shm::Span;
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::interleave::{Contender, LimitRule};
+use shmccl_harness::sync::{FlagEnd, PairSync};
 
 use super::bench::{TestBench, TestResult, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
-use super::clock::now_ns;
-use super::interleave::{Contender, LimitRule};
-use super::sync::{FlagEnd, PairSync};
 
 /// Messages in a window. Each has a slot of its own, and the receiver answers when all have come.
 pub(crate) const WINDOW: u64 = 1024;

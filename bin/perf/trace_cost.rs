@@ -10,17 +10,16 @@ use std::rc::Rc;
 use anyhow::Result;
 use shmccl::collective::Operation;
 use shmccl::reduce::ReduceOp;
+use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers};
+use shmccl_harness::interleave::{Contender, Effort, Interleaved, Measured, Participants, take_turns};
+use shmccl_harness::layout::CaseLayout;
+use shmccl_harness::report::Memory;
+use shmccl_harness::sync::{AllSync, Gathering, PairSync, RankAverage};
+use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
 use super::bench::TestBench;
 use super::buffers::PairBuffers;
-use super::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
-use super::collective::layout::CaseLayout;
-use super::collective::timed_case::{ByLibrary, TimedCase};
-use super::interleave::{Contender, Effort, Interleaved, Measured, Participants, take_turns};
 use super::ping_pong::PingPong;
-use super::report::Memory;
-use super::sync::RankAverage;
-use super::sync::{AllSync, Gathering, PairSync};
 
 /// Whether each contender is traced. The first and the third are compared with the second.
 const TRACED: [bool; 3] = [true, false, false];

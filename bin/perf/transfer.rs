@@ -7,15 +7,15 @@ use shmccl::heap::HeapOffset;
 use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Result};
+use shmccl_harness::clock::{now_ns, thread_cpu_ns};
+use shmccl_harness::interleave::{Contender, LimitRule, Measured};
+use shmccl_harness::report::FifoLevel;
+use shmccl_harness::sync::PairSync;
+use shmccl_harness::test::TestChannel;
 
 use super::bench::{TestBench, TestResult, copy_kernels, counts_of, lineup, with_channel};
 use super::buffers::{PairBuffers, PairEnds};
-use super::clock::{now_ns, thread_cpu_ns};
-use super::interleave::{Contender, LimitRule, Measured};
 use super::ping_pong::settling;
-use super::report::FifoLevel;
-use super::sync::PairSync;
-use super::test::TestChannel;
 
 /// Moves one message, and knows when its source may be rewritten.
 pub(crate) trait Mover {

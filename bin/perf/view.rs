@@ -1,7 +1,9 @@
 //! The report of `shmccl perf` as a table: a line per row, a column per figure that any row has.
 
-use super::report::{PerfReport, PerfRow, legend};
-use super::test::Test;
+use shmccl_harness::report::{PerfRow, legend};
+use shmccl_harness::test::Test;
+
+use super::report::PerfReport;
 use crate::output::Look;
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, percent, three_digits, whole};
@@ -117,8 +119,8 @@ mod tests {
 
     use super::*;
     use crate::host::MachineInfo;
-    use crate::perf::report::{FIGURES, RowFifo, RowLimit, RowTimes};
-    use crate::perf::test::{Test, TestChannel};
+    use shmccl_harness::report::{FIGURES, RowFifo, RowLimit, RowTimes};
+    use shmccl_harness::test::{Test, TestChannel};
 
     fn ratio(median: f64) -> RowLimit {
         RowLimit { ratio: Some(median), ..RowLimit::default() }

@@ -1,20 +1,23 @@
 //! `shmccl plan run`: calls by a plan in processes of its ranks, each held against what its
 //! collective is.
 
-use anyhow::Result;
+use std::path::PathBuf;
 
+use anyhow::Result;
+use shmccl_harness::case::{CollectiveBuffers, whole_pages};
+use shmccl_harness::format::{Extras, SizeRange, TableHead};
+use shmccl_harness::jobs::LAST_WORDS;
+
+use super::device::{VARIABLE, VerifyOrder};
 use super::flags::VerifyArgs;
+use crate::device_job::{self, DeviceCommand, carry_out};
 use crate::failure::DONE;
 use crate::flags::{JobArgs, ProxyPlace};
-use crate::output;
-use crate::perf::collective::format::Extras;
-use crate::perf::collective::table;
-use crate::perf::jobs;
-use crate::perf::plan::{CollectiveSettings, PerfPlan};
-use crate::perf::planned::PlannedTest;
-use crate::perf::report::Memory;
-use crate::perf::sync::RankAverage;
-use crate::perf::test::TestChannel;
+use crate::planned::PlannedTest;
+use crate::{nccl_table, output};
+
+/// The hidden command that device processes run.
+const DEVICE_COMMAND: &str = "plan-device";
 
 /// The types of elements.
 const TYPES: [&str; 3] = ["int32", "float", "half"];
@@ -38,34 +41,42 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
             sizes.to_vec()
         }
     };
-    let job =
-        JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: args.timeout, no_pin: false, plans: None };
-    let collective = CollectiveSettings {
-        algorithm: None,
-        plan: Some(planned.settings(planned.test, planned.n_ranks(), &sizes)?),
-        channel: TestChannel::Memory,
+    let plans = Some(PathBuf::new());
+    let job = JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: args.timeout, no_pin: false, plans };
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let n_ranks = planned.n_ranks();
+    let settings = planned.settings(planned.test, n_ranks, &sizes)?;
+    let heap_len = CollectiveBuffers::heap_len(largest).saturating_add(whole_pages(settings.heap_len));
+    let order = VerifyOrder {
+        file: settings.file,
+        test: planned.test,
         types: types(&planned)?,
         ops: planned.operators(),
-        roots: Vec::new(),
-        average: RankAverage::Mean,
-        memory: Memory::Heap,
-        percentiles: false,
-        algorithms: Vec::new(),
-    };
-    let range = sizes.iter().copied().min().zip(sizes.iter().copied().max()).unwrap_or_default();
-    let plan = PerfPlan {
-        tests: vec![(planned.test, None)],
         sizes,
-        iters: Some(CALLS),
-        warmup: Some(1),
-        one_core: jobs::share_a_core(&job)?,
-        collective: Some(collective),
-        ..PerfPlan::of_nothing()
+        calls: CALLS,
+        one_core: device_job::share_a_core(&job)?,
     };
-    planned.check_heap(plan.heap_len(), &plan.sizes, "--sizes")?;
+    planned.check_heap(heap_len, &order.sizes, "--sizes")?;
+    let least = order.sizes.iter().copied().min().unwrap_or(0);
+    let head = TableHead {
+        test: order.test,
+        n_ranks,
+        sizes: SizeRange { least, most: largest, step: 0, unit: "listed" },
+        warmup: 1,
+        iters: CALLS,
+        check: 1,
+    };
     let extras = Extras { percentiles: false, bound: false, heap: false };
-    let rows =
-        table::measure(&plan, planned.n_ranks(), &job, ((range.0, range.1, (0, "listed")), 1), extras)?;
+    let command = DeviceCommand {
+        command: DEVICE_COMMAND,
+        environment: vec![(VARIABLE, serde_json::to_string(&order)?)],
+        heap_len,
+        heap_of: "--sizes",
+        is_traced: false,
+        // A rank that has found a plan stalled has it checked before it tells.
+        grace: 4 * LAST_WORDS,
+    };
+    let rows = nccl_table::print(head, extras, |on_line| carry_out(command, n_ranks, &job, on_line))?;
     match rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count() {
         0 => Ok(DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", rows.len()),

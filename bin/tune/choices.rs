@@ -5,10 +5,10 @@ use anyhow::Result;
 use shmccl::collective::PLANS_VARIABLE;
 use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
 use shmccl::collective::{AlgorithmName, Operation};
+use shmccl_harness::stats::quantile;
 
 use super::plan::{AlgorithmTimes, TuneFigure};
 use crate::output::Look;
-use crate::perf::stats::quantile;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, percent, three_digits};
 

@@ -10,16 +10,15 @@ use shmccl::collective::tuning::{BufferKind, Case, built_in};
 use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Rank};
+use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers};
+use shmccl_harness::interleave::Contender;
+use shmccl_harness::report::Memory;
+use shmccl_harness::sync::{AllSync, Gathering, RankAverage};
+use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
 use super::plan::{TuneFigure, TunePlan, TunePoint, VARIABLE};
 use super::rounds;
 use crate::output;
-use crate::perf::collective::case::{CaseData, CaseSpec, CollectiveBuffers};
-use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
-use crate::perf::interleave::Contender;
-use crate::perf::report::Memory;
-use crate::perf::sync::RankAverage;
-use crate::perf::sync::{AllSync, Gathering};
 
 /// Runs as a member of a tuning job.
 ///
@@ -72,7 +71,7 @@ impl<'c> TuningDevice<'c> {
             let figure =
                 self.measure(*point, left / to_come).with_context(|| format!("in {}", point.operation))?;
             if let Some(figure) = figure {
-                output::print(&format!("{}\n", serde_json::to_string(&figure)?))?;
+                output::print_json(&figure)?;
             }
         }
         Ok(())

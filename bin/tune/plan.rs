@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use shmccl::collective::tuning::BufferKind;
 use shmccl::collective::{Algorithm, Operation};
+use shmccl_harness::layout::{CaseLayout, distinct};
+use shmccl_harness::test::TestChannel;
 
 use crate::failure::UsageError;
-use crate::perf::collective::layout::CaseLayout;
-use crate::perf::collective::layout::distinct;
-use crate::perf::planned::PlannedTest;
-use crate::perf::test::TestChannel;
+use crate::planned::PlannedTest;
 
 /// The environment variable that carries the plan, as JSON.
 pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";

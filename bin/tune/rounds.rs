@@ -11,13 +11,13 @@ use std::time::Duration;
 use shmccl::collective::AlgorithmName;
 use shmccl::collective::tuning::{Case, Step, Table};
 use shmccl::{Communicator, Result};
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::interleave::{Contender, Effort, Participants, calibrate};
+use shmccl_harness::stats::{median, quantile};
+use shmccl_harness::sync::AllSync;
+use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
 use super::plan::AlgorithmTimes;
-use crate::perf::clock::now_ns;
-use crate::perf::collective::timed_case::{ByLibrary, TimedCase};
-use crate::perf::interleave::{Contender, Effort, Participants, calibrate};
-use crate::perf::stats::{median, quantile};
-use crate::perf::sync::AllSync;
 
 /// Rounds of every measurement, however long one takes.
 const FEWEST_ROUNDS: usize = 5;

@@ -2,12 +2,12 @@
 //! ever pays.
 
 use serde::Serialize;
+use shmccl_harness::report::LEVEL;
+use shmccl_harness::test::TestChannel;
 
 use super::{between, level_in_words};
 use crate::compare::crossover::{Cost, Crossover};
 use crate::compare::series::{BY_DEFAULT, Series, time};
-use crate::perf::report::LEVEL;
-use crate::perf::test::TestChannel;
 use crate::units::{format_about, format_size, percent, three_digits};
 
 /// The least gain of a change of the lead, multiplied up over its sizes.

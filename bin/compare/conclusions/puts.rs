@@ -2,12 +2,12 @@
 //! is worth it.
 
 use serde::Serialize;
+use shmccl_harness::report::{LEVEL, PerfRow};
 
 use super::{between, level_in_words};
 use crate::compare::crossover::{Cost, Crossover};
 use crate::compare::series::{Point, Series, Subject, time};
 use crate::flags::ProxyPlace;
-use crate::perf::report::{LEVEL, PerfRow};
 use crate::units::{format_about, format_ns, format_size, percent};
 
 /// Sizes that are less than this factor apart are one.

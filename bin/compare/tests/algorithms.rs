@@ -1,8 +1,10 @@
+use shmccl_harness::report::{RowLimit, RowTimes};
+use shmccl_harness::test::Test;
+
 use super::super::conclusions::algorithms::AlgorithmCrossovers;
 use super::super::crossover::Crossover;
 use super::*;
-use crate::perf::report::{PerfReport, RowLimit, RowTimes};
-use crate::perf::test::Test;
+use crate::perf::report::PerfReport;
 use crate::units::ladder;
 
 /// Numbers as a model has them: so many nanoseconds, and so many per byte, for each algorithm; a

@@ -1,6 +1,8 @@
+use shmccl_harness::report::{FIGURES, RowFifo, RowLimit, RowTimes};
+use shmccl_harness::test::Test;
+
 use super::*;
-use crate::perf::report::{FIGURES, PerfReport, RowFifo, RowLimit, RowTimes};
-use crate::perf::test::Test;
+use crate::perf::report::PerfReport;
 use crate::units::ladder;
 
 /// Numbers as a model has them: a direct put costs 130 ns and 0.1 ns per byte, a proxied one

@@ -3,37 +3,32 @@
 mod shared;
 
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::{Communicator, Error, Rank};
+use shmccl::{Communicator, Rank};
+use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
+use shmccl_harness::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
+use shmccl_harness::layout::CaseLayout;
+use shmccl_harness::lines::{DeviceLine, RankPlacement};
+use shmccl_harness::pattern::{ForType, TestElement, check_operator, operator, with_type};
+use shmccl_harness::report::{CollectiveFigures, Memory, PerfRow, row_of};
+use shmccl_harness::slices::SliceComparison;
+use shmccl_harness::sync::{AllSync, Gathering, PairSync, flags};
+use shmccl_harness::test::{Test, TestChannel};
+use shmccl_harness::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
 use shmccl_limits::stopwatch::Stopwatch;
-use shmccl_plan::escaped;
-use shmccl_plan::read::read_file;
-use shmccl_plan::senders;
 
-use super::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
 use super::eager_limit::{EagerLimit, eager_len};
-use super::layout::{CaseLayout, bus_factor};
 use super::limit::{HeapLimit, RankBuffers, SIZE};
-use super::pattern::{ForType, TestElement, check_operator, operator, with_type};
 use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
-use super::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
-use crate::output;
 use crate::perf::barrier::YieldBarrier;
-use crate::perf::clock;
-use crate::perf::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
-use crate::perf::plan::{CollectiveSettings, DeviceLine, PerfPlan, RankPlacement, StalledPlan};
-use crate::perf::report::{CollectiveFigures, Memory, PerfRow, row_of};
-use crate::perf::slices::SliceComparison;
-use crate::perf::sync::{AllSync, Gathering, PairSync, flags};
-use crate::perf::test::{Test, TestChannel};
+use crate::perf::plan::{CollectiveSettings, PerfPlan};
+use crate::{output, planned};
 use shared::{BetweenAlgorithms, InBothMemories};
 
 /// Up to this many bytes data travel in the cache line of their flag, so that a flag is a limit.
@@ -51,13 +46,13 @@ pub(crate) fn run(
 ) -> Result<()> {
     let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
     let operation = test.operation().context("no collective operation")?;
-    send(&DeviceLine::Placement(placement(comm)))?;
+    output::print_json(&DeviceLine::Placement(RankPlacement::of(comm)))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
     comm.set_channel_kind(match settings.channel {
         TestChannel::Memory => ChannelKind::Memory,
         TestChannel::Port => ChannelKind::Port,
     })?;
-    let planned = settings.plan.as_ref().map(|plan| register(comm, &plan.file)).transpose()?;
+    let planned = settings.plan.as_ref().map(|plan| planned::register(comm, &plan.file)).transpose()?;
     let largest = plan.sizes.iter().copied().max().unwrap_or(0);
     let staging = if operation == Operation::AllReduce { staging_len(largest) } else { 0 };
     let buffers = CollectiveBuffers::alloc(comm, largest, eager_len(comm.n_ranks()), staging)?;
@@ -80,34 +75,10 @@ pub(crate) fn run(
         planned,
     };
     let measured = bench.figures();
-    if let Err(error) = &measured
-        && let Some(Error::PlanStalled { plan, blocks, cause, .. }) = error.downcast_ref()
-    {
-        let (plan, blocks, cause) = (plan.clone(), blocks.clone(), cause.clone());
-        send(&DeviceLine::Stalled(StalledPlan { plan, blocks, cause }))?;
+    if let Some(line) = measured.as_ref().err().and_then(DeviceLine::of_stalled) {
+        output::print_json(&line)?;
     }
     measured
-}
-
-/// Registers an execution plan.
-fn register(comm: &mut Communicator, file: &Path) -> Result<Planned> {
-    let plan = Arc::new(read_file(file)?.plan);
-    comm.register_plan(&plan)?;
-    let senders = senders(&plan);
-    let sender = senders.map(|senders| u32::try_from(senders[comm.rank().index()])).transpose()?;
-    Ok(Planned { name: plan.name.clone(), sender })
-}
-
-fn placement(comm: &Communicator) -> RankPlacement {
-    let allowed = clock::affinity();
-    let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
-    let core = (0..nix::sched::CpuSet::count()).find(may_run).unwrap_or(0);
-    RankPlacement { rank: comm.rank().get(), pid: std::process::id(), core }
-}
-
-/// Prints a line for the launcher.
-fn send(message: &DeviceLine) -> Result<()> {
-    output::print(&format!("{}\n", serde_json::to_string(message)?))
 }
 
 struct CollectiveBench<'a> {
@@ -191,9 +162,8 @@ impl CollectiveBench<'_> {
 
     fn in_one_memory<T: TestElement>(&mut self, wanted: Wanted<'_>) -> Result<()> {
         let spec = self.spec_of::<T>(wanted)?;
-        let layout = spec.layout;
         let mut limits = self.limits(wanted)?;
-        let data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
+        let data = CaseData::<T>::new(self.comm, spec.clone(), self.buffers, self.settings.memory)?;
         let mut data = data.by_plan(self.planned.as_ref());
         self.check_plan(&mut data, wanted)?;
         let mut test = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
@@ -203,25 +173,17 @@ impl CollectiveBench<'_> {
         let wrong = self.gathering.borrow_mut().total(test.wrong())?;
         if self.comm.rank().get() == 0 {
             let measured = run.against_limits(0, 1, wrong);
-            self.report(wanted, layout, &self.settings.algorithm, &limits, measured, None)?;
+            self.report(wanted, &spec, &self.settings.algorithm, &limits, measured, None)?;
         }
         Ok(())
     }
 
     /// Checks that the execution plan does what is wanted, where one is measured.
     fn check_plan<T: TestElement>(&mut self, data: &mut CaseData<T>, wanted: Wanted<'_>) -> Result<()> {
-        let Some(Planned { name, .. }) = &self.planned else { return Ok(()) };
-        let before = self.comm.planned_calls(name);
-        data.rewrite()?;
-        data.run(self.comm)?;
+        let Some(plan) = &self.planned else { return Ok(()) };
         let Wanted { bytes, op, data_type, .. } = wanted;
-        ensure!(
-            self.comm.planned_calls(name) > before,
-            "plan:{} does no {} of {bytes} bytes of {data_type} ({op}); leave that out",
-            escaped(name),
-            self.test.name()
-        );
-        Ok(())
+        let test = self.test.name();
+        planned::check(plan, self.comm, data, || format!("{test} of {bytes} bytes of {data_type} ({op})"))
     }
 
     /// Returns the case of what is wanted, on elements of type `T`.
@@ -341,13 +303,13 @@ impl CollectiveBench<'_> {
     fn report(
         &self,
         wanted: Wanted<'_>,
-        layout: CaseLayout,
+        spec: &CaseSpec,
         algorithm: &Option<String>,
         limits: &[NamedLimit<'_>],
         measured: Measured,
         heap: Option<&SliceComparison>,
     ) -> Result<()> {
-        let bytes = layout.largest() * wanted.data_type.size() as u64;
+        let bytes = spec.layout.largest() * wanted.data_type.size() as u64;
         let wrong = measured.wrong;
         let (best, measured) = measured.with_lowest_limit();
         let comparison = measured.comparisons.first().context("nothing was measured")?;
@@ -365,19 +327,11 @@ impl CollectiveBench<'_> {
         row.bytes = Some(bytes);
         row.wrong = self.is_checked(wanted).then_some(wrong);
         row.set_bandwidth(bytes);
-        let algbw = row.times.gb_per_s.unwrap_or(0.0);
         row.collective = Some(CollectiveFigures {
-            algbw,
-            busbw: algbw * bus_factor(self.operation, n_ranks),
-            memory: self.settings.memory,
-            in_place: wanted.in_place,
-            data_type: wanted.data_type.name().to_owned(),
-            redop: wanted.op.to_owned(),
-            root: wanted.root.map_or(-1, i64::from),
-            count: layout.block,
             heap_p50_ns: heap.and_then(|found| found.limit).map(|times| times.p50_ns),
             heap_ratio: heap.and_then(|found| found.ratio).map(|ratio| ratio.median),
+            ..spec.figures(&row, wanted.data_type, wanted.op, self.settings.memory)
         });
-        send(&DeviceLine::Figure(Box::new(row)))
+        output::print_json(&DeviceLine::Figure(Box::new(row)))
     }
 }

@@ -9,14 +9,14 @@
 //! writer has read it, since it reads one slot before it writes the next. Other receivers set a
 //! flag of their own every few operations, and the writer waits for that flag as often.
 
-use crate::perf::collective::case::CaseData;
 use crate::perf::collective::limit::{RankBuffers, SIZE, moving};
-use crate::perf::collective::timed_case::{BATCH_BYTES, RunCase};
-use crate::perf::sync::Gathering;
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_harness::case::CaseData;
+use shmccl_harness::sync::Gathering;
+use shmccl_harness::timed_case::{BATCH_BYTES, RunCase};
 use shmccl_limits::flags::BareFlag;
 use shmccl_limits::sum::{self, SumKernel};
 
@@ -321,16 +321,16 @@ impl SlotMap<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::collective::case::{CaseSpec, CollectiveBuffers};
-    use crate::perf::collective::layout::CaseLayout;
-    use crate::perf::collective::timed_case::TimedCase;
-    use crate::perf::interleave::Contender;
-    use crate::perf::report::Memory;
-    use crate::perf::sync::RankAverage;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Algorithm;
     use shmccl::launch::launch_threads;
     use shmccl::reduce::ReduceOp;
+    use shmccl_harness::case::{CaseSpec, CollectiveBuffers};
+    use shmccl_harness::interleave::Contender;
+    use shmccl_harness::layout::CaseLayout;
+    use shmccl_harness::report::Memory;
+    use shmccl_harness::sync::RankAverage;
+    use shmccl_harness::timed_case::TimedCase;
     use std::cell::RefCell;
     use std::rc::Rc;
 

@@ -1,16 +1,18 @@
 //! The limit of an operation on buffers of the heap: all ranks meet, each does its share by the
 //! plainest loop over the buffers of all ranks, and all meet again.
 
+use std::ops::Range;
+
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
+use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers};
+use shmccl_harness::sync::Gathering;
+use shmccl_harness::timed_case::RunCase;
 use shmccl_limits::sum::{self, SumKernel};
 
-use super::case::{CaseData, CaseSpec, CollectiveBuffers};
-use super::timed_case::RunCase;
 use crate::perf::bench::copy_kernels;
-use crate::perf::sync::Gathering;
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
 const SHARE_ALIGN: u64 = 128;
@@ -156,22 +158,22 @@ impl RankBuffers<'_> {
         let (n_ranks, me) = (self.comm.n_ranks(), self.comm.rank().get());
         let whole = self.spec.layout.block * SIZE;
         if self.spec.operation == Operation::Send {
-            return Ok(vec![self.pair(self.comm.left().get(), (0, whole))?]);
+            return Ok(vec![self.pair(self.comm.left().get(), 0..whole)?]);
         }
-        let share = self.share(whole);
-        let pairs = (me..n_ranks).chain(0..me).map(|rank| self.pair(rank, share));
+        let (start, len) = self.share(whole);
+        let pairs = (me..n_ranks).chain(0..me).map(|rank| self.pair(rank, start..start + len));
         Ok(moving(pairs.collect::<Result<_>>()?))
     }
 
     /// Returns the copy of this rank alone, from the root or to it: quicker for few bytes.
     fn own_copy(&self) -> Result<Vec<(Span, Span)>> {
-        let whole = (0, self.spec.layout.block * SIZE);
+        let whole = 0..self.spec.layout.block * SIZE;
         Ok(moving(vec![self.pair(self.comm.rank().get(), whole)?]))
     }
 
-    /// Returns a copy from or to `rank`; between it and the root, the bytes `at..at + len` of a
-    /// block.
-    fn pair(&self, rank: u32, (at, len): (u64, u64)) -> Result<(Span, Span)> {
+    /// Returns a copy from or to `rank`; between it and the root, the bytes `part` of a block.
+    fn pair(&self, rank: u32, part: Range<u64>) -> Result<(Span, Span)> {
+        let (at, len) = (part.start, part.end - part.start);
         let (me, root) = (self.comm.rank().get(), self.spec.root.get());
         let block = self.spec.layout.block * SIZE;
         let of = |rank: u32| u64::from(rank) * block;

@@ -11,12 +11,12 @@
 //! The loops are those of `shmccl-limits`. All lengths of pieces are tried, with sums past the
 //! cache and through it; the quickest is the limit.
 
-use crate::perf::collective::case::{CaseData, CollectiveBuffers};
-use crate::perf::collective::timed_case::RunCase;
-use crate::perf::sync::Gathering;
 use shmccl::heap::Region;
 use shmccl::shm::Span;
 use shmccl::{Collectives, Communicator, Rank, Result};
+use shmccl_harness::case::{CaseData, CollectiveBuffers};
+use shmccl_harness::sync::Gathering;
+use shmccl_harness::timed_case::RunCase;
 use shmccl_limits::staged::{Own, add_returning, turn_over};
 use std::ops::Range;
 
@@ -194,16 +194,16 @@ impl RunCase<f32> for StagedLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::collective::case::CaseSpec;
-    use crate::perf::collective::layout::CaseLayout;
-    use crate::perf::collective::timed_case::TimedCase;
-    use crate::perf::interleave::Contender;
-    use crate::perf::report::Memory;
-    use crate::perf::sync::RankAverage;
     use shmccl::bootstrap::Options;
     use shmccl::collective::Operation;
     use shmccl::launch::launch_threads;
     use shmccl::reduce::ReduceOp;
+    use shmccl_harness::case::CaseSpec;
+    use shmccl_harness::interleave::Contender;
+    use shmccl_harness::layout::CaseLayout;
+    use shmccl_harness::report::Memory;
+    use shmccl_harness::sync::RankAverage;
+    use shmccl_harness::timed_case::TimedCase;
     use std::cell::RefCell;
     use std::rc::Rc;
 

@@ -1,24 +1,22 @@
 //! The launcher side of a collective test: rows as they come, in nccl-tests' table.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::Result;
+use shmccl_harness::format::{Extras, SizeRange, TableHead};
+use shmccl_harness::interleave::FEWEST_SLICES;
+use shmccl_harness::report::{Memory, PerfRow, legend};
+use shmccl_harness::test::Test;
 
-use crate::failure::{self, FAILED};
 use crate::flags::JobArgs;
-use crate::host::MachineInfo;
 use crate::output::{self, Look};
-use crate::perf::collective::format::{self, Extras, TableHead};
 use crate::perf::flags::PerfArgs;
-use crate::perf::interleave::FEWEST_SLICES;
 use crate::perf::jobs;
-use crate::perf::plan::{DeviceLine, PATIENCE_MS, PerfPlan, RankPlacement, StalledPlan};
-use crate::perf::planned::PlannedTest;
-use crate::perf::report::{Memory, PerfRow, legend};
-use crate::perf::test::Test;
+use crate::perf::plan::{PATIENCE_MS, PerfPlan};
+use crate::planned::PlannedTest;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
+use crate::{device_job, nccl_table};
 
 /// Ranks where the user does not say how many.
 const RANKS: u32 = 2;
@@ -42,7 +40,7 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
         settings.types = planned.fitting_types(&settings.types)?;
         settings.ops = planned.fitting_operators(&settings.ops)?;
     }
-    let one_core = jobs::share_a_core(&args.job)?;
+    let one_core = device_job::share_a_core(&args.job)?;
     let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
     let plan = PerfPlan { patience_ms, collective: Some(settings), ..plan };
@@ -51,9 +49,6 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
     }
     Ok((plan, n_ranks))
 }
-
-/// The range of sizes that a table names: the smallest, the largest, and from one to the next.
-pub(crate) type Sizes<'a> = (u64, u64, (u64, &'a str));
 
 /// Runs the collective test, prints its table as it grows, and returns its rows.
 ///
@@ -73,114 +68,25 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
-    let step = args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes"));
-    let sizes = (args.sweep.minbytes, args.sweep.maxbytes, step);
-    let rows = measure(&plan, n_ranks, &args.job, (sizes, args.sweep.check), extras)?;
+    let (step, unit) = args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes"));
+    let sizes = SizeRange { least: args.sweep.minbytes, most: args.sweep.maxbytes, step, unit };
+    let head = TableHead {
+        test,
+        n_ranks,
+        sizes,
+        warmup: plan.warmup.unwrap_or(FEWEST_WARMUP),
+        iters: plan.iters.unwrap_or(FEWEST_SLICES),
+        check: args.sweep.check,
+    };
+    // A plan that is measured is the only one.
+    let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
+    let plans = if is_planned { Some(PathBuf::new()) } else { args.job.plans.clone() };
+    let job = JobArgs { plans, ..args.job.clone() };
+    let rows = nccl_table::print(head, extras, |on_line| jobs::supervise(&plan, n_ranks, &job, on_line))?;
     if !extras.bound && plan.iters != Some(0) {
         output::note(&limits(&rows));
     }
     Ok(rows)
-}
-
-/// Measures as `plan` says, in one collective test, and prints the table as it grows.
-///
-/// # Errors
-/// A job that fails, a table that cannot be printed.
-pub(crate) fn measure(
-    plan: &PerfPlan,
-    n_ranks: u32,
-    job: &JobArgs,
-    ((least, most, step), check): (Sizes<'_>, u32),
-    extras: Extras,
-) -> Result<Vec<PerfRow>> {
-    let (test, _) = *plan.tests.first().context("no test is named")?;
-    let host = nix::sys::utsname::uname()
-        .map_or_else(|_| "this host".to_owned(), |it| it.nodename().to_string_lossy().into_owned());
-    let processor = MachineInfo::detect().cpu;
-    let head = TableHead {
-        test: test.nccl_tests_name(),
-        n_ranks,
-        least,
-        most,
-        step,
-        warmup: plan.warmup.unwrap_or(FEWEST_WARMUP),
-        iters: plan.iters.unwrap_or(FEWEST_SLICES),
-        check,
-        host: &host,
-        processor: &processor,
-    };
-    let mut table = NcclTable {
-        head,
-        extras,
-        placements: Vec::new(),
-        rows: Vec::new(),
-        stalled: Vec::new(),
-        printed: 0,
-        begun: false,
-    };
-    // A plan that is measured is the only one.
-    let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
-    let plans = if is_planned { Some(PathBuf::new()) } else { job.plans.clone() };
-    let job = JobArgs { plans, ..job.clone() };
-    jobs::supervise(plan, n_ranks, &job, &mut |line| table.take(DeviceLine::read(line)?))
-        .map_err(|error| explained(error, test, &table.stalled))?;
-    table.finish()?;
-    Ok(table.rows)
-}
-
-/// Returns what a job has failed of: blocks of an execution plan that wait, on whatever ranks, or
-/// else `error`. A rank that learns of a stalled plan from another one may end before that one.
-fn explained(error: Error, test: Test, stalled: &[StalledPlan]) -> Error {
-    let Some(first) = stalled.first().filter(|_| failure::exit_code(&error) == FAILED) else { return error };
-    let mut told = vec![format!("in {}: {} timed out", test.name(), first.plan)];
-    let blocks: BTreeSet<_> = stalled.iter().map(|rank| rank.blocks.as_str()).collect();
-    let causes: BTreeSet<_> = stalled.iter().map(|rank| rank.cause.as_str()).collect();
-    told.push([blocks, causes].into_iter().flatten().collect::<Vec<_>>().join("; "));
-    anyhow!(told.join(": "))
-}
-
-/// A table that grows.
-struct NcclTable<'a> {
-    head: TableHead<'a>,
-    extras: Extras,
-    placements: Vec<RankPlacement>,
-    rows: Vec<PerfRow>,
-    /// What ranks tell of a plan that has not ended.
-    stalled: Vec<StalledPlan>,
-    /// Rows of [`NcclTable::rows`] that stand in the table.
-    printed: usize,
-    begun: bool,
-}
-
-impl NcclTable<'_> {
-    /// Takes a line of a device process, and prints what can be printed.
-    fn take(&mut self, message: DeviceLine) -> Result<()> {
-        match message {
-            DeviceLine::Placement(placement) => self.placements.push(placement),
-            DeviceLine::Figure(row) => self.rows.push(*row),
-            DeviceLine::Stalled(rank) => self.stalled.push(rank),
-        }
-        if !self.begun && self.placements.len() == self.head.n_ranks as usize {
-            self.begun = true;
-            self.placements.sort_unstable();
-            output::print(&self.head.text(&self.placements, self.extras))?;
-        }
-        if self.begun { self.print() } else { Ok(()) }
-    }
-
-    /// Prints the sizes that are complete: out of place, and then in place.
-    fn print(&mut self) -> Result<()> {
-        while let Some([apart, in_place]) = self.rows.get(self.printed..self.printed + 2) {
-            output::print(&format::row(apart, in_place, self.extras))?;
-            self.printed += 2;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        self.print()?;
-        output::print(&format::foot(self.head.test, &self.rows))
-    }
 }
 
 /// Writes the rows beside the machine's limits, and beside the operation in the heap where
@@ -221,44 +127,4 @@ fn limits(rows: &[PerfRow]) -> String {
     let table = grid.text(Look::plain(), &[]);
     let legend = legend(&table);
     table + &legend
-}
-
-#[cfg(test)]
-mod tests {
-    use shmccl::error::{DeviceName, ExitCause};
-    use shmccl::{Error as JobError, Rank};
-
-    use super::*;
-
-    fn stalled(rank: u32) -> StalledPlan {
-        StalledPlan {
-            plan: "plan:credits".to_owned(),
-            blocks: format!("rank {rank} block 0 operation 1 (wait) waits"),
-            cause: "no launch of the plan ends".to_owned(),
-        }
-    }
-
-    #[test]
-    fn blocks_that_wait_are_told_whichever_rank_ends_first_and_all_of_them() {
-        let revoked = || anyhow!("rank 0: in all_gather: the communicator was revoked by rank 1");
-        let told = explained(revoked(), Test::AllGather, &[stalled(1)]).to_string();
-        assert_eq!(
-            told,
-            "in all_gather: plan:credits timed out: rank 1 block 0 operation 1 (wait) waits; \
-             no launch of the plan ends"
-        );
-        let both = explained(revoked(), Test::AllGather, &[stalled(1), stalled(0)]).to_string();
-        assert!(both.contains(": rank 0 block 0 operation 1 (wait) waits; rank 1 block 0 "), "{both}");
-        assert_eq!(both.matches("no launch of the plan ends").count(), 1, "{both}");
-    }
-
-    #[test]
-    fn a_job_without_a_stalled_plan_and_one_that_was_interrupted_keep_their_errors() {
-        let device = DeviceName::Rank(Rank::new(1, 2).unwrap());
-        let failed = JobError::DeviceFailed { device, cause: ExitCause::Code(1) };
-        assert_eq!(explained(failed.into(), Test::AllGather, &[]).to_string(), "rank 1 exited with code 1");
-        let interrupted = JobError::Interrupted { signal: 2 };
-        let told = explained(interrupted.into(), Test::AllGather, &[stalled(0)]);
-        assert_eq!(told.to_string(), "interrupted by SIGINT");
-    }
 }

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::Args;
 use shmccl::collective::{Algorithm, AlgorithmName};
 use shmccl::reduce::{DataType, ReduceOp};
+use shmccl_harness::pattern::check_operator;
+use shmccl_harness::report::Memory;
+use shmccl_harness::sync::RankAverage;
+use shmccl_harness::test::{Test, TestChannel};
 
 use crate::failure::UsageError;
-use crate::perf::collective::pattern::check_operator;
 use crate::perf::flags::PerfArgs;
 use crate::perf::plan::CollectiveSettings;
-use crate::perf::planned::PlannedTest;
-use crate::perf::report::Memory;
-use crate::perf::sync::RankAverage;
-use crate::perf::test::{Test, TestChannel};
+use crate::planned::PlannedTest;
 use crate::units::parse_size;
 
 /// The operator that multiplies by a scalar first. The scalar is not part of the name.

@@ -4,10 +4,10 @@
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use shmccl::collective::Operation;
+use shmccl_harness::test::{Test, TestChannel};
 
 use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
-use crate::perf::test::{Test, TestChannel};
 
 /// The id of a flag in clap, and whether it applies to a test.
 type ScopedFlag = (&'static str, fn(Test) -> bool);

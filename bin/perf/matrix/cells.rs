@@ -1,8 +1,9 @@
 //! Rows of pairs, put in order of their ranks.
 
+use shmccl_harness::report::PerfRow;
+use shmccl_harness::test::TestChannel;
+
 use crate::perf::plan::MatrixFigure;
-use crate::perf::report::PerfRow;
-use crate::perf::test::TestChannel;
 use crate::units::{format_size, three_digits};
 
 /// From here on latencies are shown in microseconds.

@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use shmccl::heap::{HeapOffset, Region};
 use shmccl::shm::{CopyKernel, Span};
 use shmccl::{Communicator, Rank};
+use shmccl_harness::clock::now_ns;
+use shmccl_harness::interleave::{Contender, LimitRule, Measured, Participants, interleave};
+use shmccl_harness::sync::{AllSync, Gathering, PairSync, RankAverage};
+use shmccl_harness::test::TestChannel;
 
 use crate::perf::bench::{TestBench, copy_kernels, lineup};
-use crate::perf::clock::now_ns;
-use crate::perf::interleave::{Contender, LimitRule, Measured, Participants, interleave};
 use crate::perf::links::Payload;
 use crate::perf::plan::{MatrixFigure, MatrixSettings};
-use crate::perf::sync::{AllSync, Gathering, PairSync, RankAverage};
-use crate::perf::test::TestChannel;
 use crate::perf::transfer::{Mover, PlainCopy, Put};
 
 /// More than any rank. A message's number tells its turn, its sender and its receiver.

@@ -3,10 +3,11 @@
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
+use shmccl_harness::report::PerfRow;
 
 use super::cells::{Cell, Matrix};
 use crate::perf::plan::MatrixFigure;
-use crate::perf::report::{PerfReport, PerfRow};
+use crate::perf::report::PerfReport;
 use crate::plot::{self, Area, Drawn, GREY, anchored, centred};
 use crate::units::{format_size, or_dash, three_digits, without_zeros};
 
@@ -35,6 +36,10 @@ struct HeatGrid {
     n_ranks: i32,
 }
 
+/// A place in the drawing, in pixels from the left and from the top.
+#[derive(Clone, Copy)]
+struct Pixel(i32, i32);
+
 /// Draws the file.
 ///
 /// # Errors
@@ -52,7 +57,7 @@ pub(crate) fn text(report: &PerfReport) -> Result<String> {
         root.draw_text(&report.machine.line(), &centred(16, &GREY), (size.0 / 2, 60))?;
         for (index, matrix) in matrices.iter().enumerate() {
             let (row, column) = (i32::try_from(index / ACROSS)?, i32::try_from(index % ACROSS)?);
-            board.draw(root, matrix, (column * width, HEAD + row * height))?;
+            board.draw(root, matrix, Pixel(column * width, HEAD + row * height))?;
         }
         for (line, text) in (0..).zip(footer(&matrices, &report.rows)) {
             let place = (size.0 / 2, size.1 - FOOT + 14 + 22 * line);
@@ -95,11 +100,11 @@ impl HeatGrid {
     }
 
     /// Returns the upper left corner of a square of a map that begins at `origin`.
-    fn corner(self, origin: (i32, i32), from: i32, to: i32) -> (i32, i32) {
-        (origin.0 + MARGINS[0] + to * self.side, origin.1 + MARGINS[2] + from * self.side)
+    fn corner(self, origin: Pixel, from: i32, to: i32) -> Pixel {
+        Pixel(origin.0 + MARGINS[0] + to * self.side, origin.1 + MARGINS[2] + from * self.side)
     }
 
-    fn draw(self, root: &Area<'_>, matrix: &Matrix, origin: (i32, i32)) -> Drawn {
+    fn draw(self, root: &Area<'_>, matrix: &Matrix, origin: Pixel) -> Drawn {
         let corner = self.corner(origin, 0, 0);
         let (squares, half) = (self.side * self.n_ranks, self.side / 2);
         let middle = corner.0 + squares / 2;
@@ -119,10 +124,10 @@ impl HeatGrid {
                 self.square(root, self.corner(origin, from, to), cell, matrix.most())?;
             }
         }
-        self.scale(root, matrix, (corner.0 + squares + 16, corner.1))
+        self.scale(root, matrix, Pixel(corner.0 + squares + 16, corner.1))
     }
 
-    fn square(self, root: &Area<'_>, (x, y): (i32, i32), cell: Option<&Cell>, most: f64) -> Drawn {
+    fn square(self, root: &Area<'_>, Pixel(x, y): Pixel, cell: Option<&Cell>, most: f64) -> Drawn {
         let corners = [(x, y), (x + self.side, y + self.side)];
         let share = cell.map(|cell| cell.value / most.max(f64::MIN_POSITIVE));
         root.draw(&Rectangle::new(corners, share.map_or(EMPTY, colour).filled()))?;
@@ -140,7 +145,7 @@ impl HeatGrid {
     }
 
     /// Draws the scale of colours, from nothing at the bottom to the greatest value.
-    fn scale(self, root: &Area<'_>, matrix: &Matrix, (x, y): (i32, i32)) -> Drawn {
+    fn scale(self, root: &Area<'_>, matrix: &Matrix, Pixel(x, y): Pixel) -> Drawn {
         let height = self.side * self.n_ranks;
         for step in 0..STEPS {
             let (top, bottom) = (y + height * step / STEPS, y + height * (step + 1) / STEPS);

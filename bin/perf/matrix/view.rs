@@ -1,10 +1,12 @@
 //! Matrices as tables, which a terminal of 80 characters has room for up to eight ranks.
 
+use shmccl_harness::report::{PerfRow, legend};
+use shmccl_harness::test::TestChannel;
+
 use super::cells::{Cell, Matrix};
 use crate::output::Look;
 use crate::perf::plan::MatrixFigure;
-use crate::perf::report::{PerfReport, PerfRow, legend};
-use crate::perf::test::TestChannel;
+use crate::perf::report::PerfReport;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
 

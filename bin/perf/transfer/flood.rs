@@ -7,9 +7,9 @@
 
 use shmccl::Result;
 use shmccl::heap::layout::FIFO_SLOTS;
+use shmccl_harness::report::{FifoCounts, FifoLevel};
 
 use super::{BulkTransfer, Mover};
-use crate::perf::report::{FifoCounts, FifoLevel};
 
 /// A flood goes on for about this long, or for a lap.
 const FLOOD_NS: f64 = 20e6;
@@ -22,16 +22,6 @@ const LAP_BYTES: u64 = 1 << 30;
 
 /// How often a flood looks at the fifo, about.
 const LOOKS: u64 = 1024;
-
-impl FifoLevel {
-    fn of(mut depths: Vec<u64>, counted: FifoCounts) -> Self {
-        depths.sort_unstable();
-        let seen = depths.last().copied();
-        // A stall is a ring that was full, whether or not anybody looked at that moment.
-        let greatest = if counted.stalls > 0 { Some(FIFO_SLOTS) } else { seen };
-        Self { p50: depths.get(depths.len() / 2).copied(), greatest, counted }
-    }
-}
 
 /// Returns whether puts of `len` bytes can flood a fifo in reasonable time.
 pub(crate) fn can_flood(len: u64) -> bool {

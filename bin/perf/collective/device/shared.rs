@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use anyhow::Result;
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::reduce::ReduceOp;
+use shmccl_harness::case::CaseData;
+use shmccl_harness::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
+use shmccl_harness::pattern::{ForType, TestElement};
+use shmccl_harness::report::Memory;
+use shmccl_harness::timed_case::{ByLibrary, RunCase, TimedCase};
 
 use super::{CollectiveBench, Wanted};
-use crate::perf::collective::case::CaseData;
-use crate::perf::collective::pattern::{ForType, TestElement};
 use crate::perf::collective::staged_limit::{StagedLimit, StagedVariant};
-use crate::perf::collective::timed_case::{ByLibrary, RunCase, TimedCase};
-use crate::perf::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
-use crate::perf::report::Memory;
 
 /// Slices of each algorithm, however long they take: there are many algorithms.
 const FEWEST_SLICES_OF_ALGORITHMS: u64 = 9;
@@ -89,7 +89,6 @@ impl<T: TestElement, R: RunCase<T>, A: FnMut(&mut TimedCase<T, R>)> Contender fo
 impl CollectiveBench<'_> {
     fn in_both_memories<T: TestElement>(&mut self, wanted: Wanted<'_>) -> Result<()> {
         let spec = self.spec_of::<T>(wanted)?;
-        let layout = spec.layout;
         let by_hand = self.by_hand(wanted)?;
         let deviation = self.deviation(wanted);
         let mut limits = match &by_hand {
@@ -97,7 +96,7 @@ impl CollectiveBench<'_> {
             None => self.limits(wanted)?,
         };
         let on_heap = RefCell::new(CaseData::<T>::new(self.comm, spec.clone(), self.buffers, Memory::Heap)?);
-        let mut data = CaseData::<T>::new(self.comm, spec, self.buffers, Memory::Ordinary)?;
+        let mut data = CaseData::<T>::new(self.comm, spec.clone(), self.buffers, Memory::Ordinary)?;
         self.check_plan(&mut data, wanted)?;
         let case = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let case = RefCell::new(case.settled(Memory::Ordinary));
@@ -113,7 +112,7 @@ impl CollectiveBench<'_> {
         if self.comm.rank().get() == 0 {
             let heap = run.compare(0, |samples| samples[1].clone());
             let measured = run.against_limits(0, 2, wrong);
-            self.report(wanted, layout, &self.settings.algorithm, &limits, measured, heap.as_ref())?;
+            self.report(wanted, &spec, &self.settings.algorithm, &limits, measured, heap.as_ref())?;
         }
         Ok(())
     }
@@ -134,9 +133,8 @@ impl CollectiveBench<'_> {
     fn between_algorithms<T: TestElement>(&mut self, wanted: Wanted<'_>) -> Result<()> {
         let names = &self.settings.algorithms;
         let spec = self.spec_of::<T>(wanted)?;
-        let layout = spec.layout;
         let mut limits = self.limits(wanted)?;
-        let data = CaseData::<T>::new(self.comm, spec, self.buffers, self.settings.memory)?;
+        let data = CaseData::<T>::new(self.comm, spec.clone(), self.buffers, self.settings.memory)?;
         let case = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let case = RefCell::new(case.warmed(wanted.bytes));
         let contender = |name: &Option<String>| {
@@ -158,7 +156,7 @@ impl CollectiveBench<'_> {
             let wrong = self.gathering.borrow_mut().total(wrong)?;
             if self.comm.rank().get() == 0 {
                 let measured = run.against_limits(test, names.len(), wrong);
-                self.report(wanted, layout, name, &limits, measured, None)?;
+                self.report(wanted, &spec, name, &limits, measured, None)?;
             }
         }
         Ok(())

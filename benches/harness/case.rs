@@ -4,25 +4,25 @@ use std::ops::Range;
 
 use shmccl::collective::Operation;
 use shmccl::heap::{DeviceBuffer, Region};
-use shmccl::reduce::ReduceOp;
+use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
 use shmccl_limits::staged::Own;
 
-use crate::perf::collective::layout::CaseLayout;
-use crate::perf::collective::pattern::{OneWordData, PERIOD, Pattern, TestElement};
-use crate::perf::report::Memory;
+use crate::layout::{CaseLayout, bus_factor};
+use crate::pattern::{OneWordData, PERIOD, Pattern, TestElement};
+use crate::report::{CollectiveFigures, Memory, PerfRow};
 
 /// The buffers of every rank in its heap.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CollectiveBuffers {
+pub struct CollectiveBuffers {
     /// For inputs.
-    pub(crate) send: Region,
+    pub send: Region,
     /// For outputs, and for buffers that are both.
-    pub(crate) recv: Region,
+    pub recv: Region,
     /// For the slots of hand-written eager loops.
-    pub(crate) eager: Region,
+    pub eager: Region,
     /// For the slots of hand-written staging loops.
-    pub(crate) staging: Region,
+    pub staging: Region,
 }
 
 impl CollectiveBuffers {
@@ -30,16 +30,22 @@ impl CollectiveBuffers {
     ///
     /// # Errors
     /// No memory; ranks that do not come.
-    pub(crate) fn alloc(comm: &mut Communicator, len: u64, eager: u64, staging: u64) -> Result<Self> {
+    pub fn alloc(comm: &mut Communicator, len: u64, eager: u64, staging: u64) -> Result<Self> {
         let mut region = |len| comm.alloc_region(len, 4096);
         Ok(Self { send: region(len)?, recv: region(len)?, eager: region(eager)?, staging: region(staging)? })
+    }
+
+    /// Returns the bytes of heap that measurements of up to `len` bytes take.
+    pub fn heap_len(len: u64) -> u64 {
+        // Inputs and outputs, flags and times; an eighth is the library's own.
+        (whole_pages(len).saturating_mul(2).saturating_add(64 << 20) / 7).saturating_mul(8)
     }
 
     /// Returns the input and the output of `rank`, for elements of `size` bytes in this `layout`.
     ///
     /// # Errors
     /// Too little memory.
-    pub(crate) fn regions(
+    pub fn regions(
         self,
         layout: CaseLayout,
         rank: u64,
@@ -55,21 +61,45 @@ impl CollectiveBuffers {
     }
 }
 
+/// Rounds `len` up to whole pages.
+pub fn whole_pages(len: u64) -> u64 {
+    len.checked_next_multiple_of(4096).unwrap_or(u64::MAX)
+}
+
 /// An operation that all ranks do again and again.
 #[derive(Clone, Debug)]
-pub(crate) struct CaseSpec {
+pub struct CaseSpec {
     /// The operation.
-    pub(crate) operation: Operation,
+    pub operation: Operation,
     /// The operator, if it reduces.
-    pub(crate) op: Option<ReduceOp>,
+    pub op: Option<ReduceOp>,
     /// The root, where the operation has one.
-    pub(crate) root: Rank,
+    pub root: Rank,
     /// The sizes of the buffers.
-    pub(crate) layout: CaseLayout,
+    pub layout: CaseLayout,
     /// Whether the output takes the place of the input.
-    pub(crate) in_place: bool,
+    pub in_place: bool,
     /// Whether results are verified.
-    pub(crate) check: bool,
+    pub check: bool,
+}
+
+impl CaseSpec {
+    /// Returns the figures of a `row` of this operation, on elements of `data_type`, by `op`.
+    pub fn figures(&self, row: &PerfRow, data_type: DataType, op: &str, memory: Memory) -> CollectiveFigures {
+        let algbw = row.times.gb_per_s.unwrap_or(0.0);
+        CollectiveFigures {
+            algbw,
+            busbw: algbw * bus_factor(self.operation, row.ranks),
+            memory,
+            in_place: self.in_place,
+            data_type: data_type.name().to_owned(),
+            redop: op.to_owned(),
+            root: if self.operation.has_root() { self.root.get().into() } else { -1 },
+            count: self.layout.block,
+            heap_p50_ns: None,
+            heap_ratio: None,
+        }
+    }
 }
 
 /// The memory of the elements.
@@ -115,15 +145,16 @@ impl Parts {
 
 /// An execution plan that is registered.
 #[derive(Debug)]
-pub(crate) struct Planned {
-    pub(crate) name: String,
+pub struct Planned {
+    /// The name.
+    pub name: String,
     /// Whose input this rank gets by it, if it is a sendrecv.
-    pub(crate) sender: Option<u32>,
+    pub sender: Option<u32>,
 }
 
 /// A rank's part in a [`CaseSpec`].
 #[derive(Debug)]
-pub(crate) struct CaseData<T> {
+pub struct CaseData<T> {
     spec: CaseSpec,
     rank: u32,
     /// The rank before this one, in a ring or by a plan.
@@ -139,12 +170,12 @@ pub(crate) struct CaseData<T> {
     copy: Vec<T>,
     turn: u64,
     /// Elements that were not as expected so far.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
 }
 
 /// Returns whether the result of `operation` is defined. A send from memory that another message is
 /// received into has none; nccl-tests measures that, and does not verify it.
-pub(crate) fn is_defined(operation: Operation, in_place: bool) -> bool {
+pub fn is_defined(operation: Operation, in_place: bool) -> bool {
     operation != Operation::Send || !in_place
 }
 
@@ -153,7 +184,7 @@ impl<T: TestElement> CaseData<T> {
     ///
     /// # Errors
     /// Too little memory.
-    pub(crate) fn new(
+    pub fn new(
         comm: &Communicator,
         spec: CaseSpec,
         buffers: CollectiveBuffers,
@@ -197,7 +228,7 @@ impl<T: TestElement> CaseData<T> {
     }
 
     /// Has messages exchanged by an execution plan that is a sendrecv.
-    pub(crate) fn by_plan(mut self, plan: Option<&Planned>) -> Self {
+    pub fn by_plan(mut self, plan: Option<&Planned>) -> Self {
         if let Some(Planned { name, sender: Some(sender) }) = plan {
             (self.planned, self.before) = (Some(name.clone()), *sender);
         }
@@ -206,7 +237,7 @@ impl<T: TestElement> CaseData<T> {
 
     /// Goes on to the next turn: rewrites the input.
     #[inline]
-    pub(crate) fn rewrite(&mut self) -> Result<()> {
+    pub fn rewrite(&mut self) -> Result<()> {
         self.turn += 1;
         if let (Some(words), CaseBuffers::Heap { send, .. }) = (&self.words, &self.buffers) {
             return words.write(self.turn, send.span());
@@ -223,7 +254,7 @@ impl<T: TestElement> CaseData<T> {
     /// # Errors
     /// The errors of the library.
     #[inline]
-    pub(crate) fn run(&mut self, comm: &mut Communicator) -> Result<()> {
+    pub fn run(&mut self, comm: &mut Communicator) -> Result<()> {
         macro_rules! call {
             ($send:expr, $recv:expr) => {{
                 let op = self.spec.op.as_ref().unwrap_or(&ReduceOp::Sum);
@@ -279,7 +310,7 @@ impl<T: TestElement> CaseData<T> {
     /// # Errors
     /// None while the buffers last.
     #[inline]
-    pub(crate) fn verify(&mut self) -> Result<()> {
+    pub fn verify(&mut self) -> Result<()> {
         if !self.spec.check || !self.receives() {
             return Ok(());
         }
@@ -339,7 +370,7 @@ impl<T: TestElement> CaseData<T> {
 
 impl CaseData<f32> {
     /// Returns the data, where a loop may stage them.
-    pub(crate) fn own(&mut self) -> Option<Own<'_>> {
+    pub fn own(&mut self) -> Option<Own<'_>> {
         match &mut self.buffers {
             CaseBuffers::Heap { send, recv } => {
                 (!self.spec.in_place).then(|| Own::Heap(send.span(), recv.span()))

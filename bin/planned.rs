@@ -1,19 +1,23 @@
 //! Collective tests by an execution plan: which test, which sizes, which operators it is for.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+use shmccl::Communicator;
 use shmccl::heap::layout::HeapShape;
 use shmccl::reduce::DataType;
+use shmccl_harness::case::{CaseData, Planned};
+use shmccl_harness::pattern::TestElement;
+use shmccl_harness::test::Test;
 use shmccl_plan::collective::Collective;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
-use shmccl_plan::read::files_in;
-use shmccl_plan::{Lowered, Plan, escaped, lower};
+use shmccl_plan::read::{files_in, read_file};
+use shmccl_plan::{Lowered, Plan, escaped, lower, senders};
 
 use crate::failure::UsageError;
-use crate::perf::test::Test;
 use crate::{execution_plan, flags, output};
 
 /// Operators that do something to each sum, which no plan does.
@@ -282,6 +286,36 @@ impl PlannedTest {
     fn refused(&self, what: &str) -> anyhow::Error {
         UsageError::new(format!("{}: {what}", self.file.display())).into()
     }
+}
+
+/// Registers the plan in `file`.
+///
+/// # Errors
+/// A file that is no plan; a plan for other ranks.
+pub(crate) fn register(comm: &mut Communicator, file: &Path) -> Result<Planned> {
+    let plan = Arc::new(read_file(file)?.plan);
+    comm.register_plan(&plan)?;
+    let senders = senders(&plan);
+    let sender = senders.map(|senders| u32::try_from(senders[comm.rank().index()])).transpose()?;
+    Ok(Planned { name: plan.name.clone(), sender })
+}
+
+/// Checks that a call on `data`, which `call` describes, goes by `plan`.
+///
+/// # Errors
+/// A call that does not, or fails.
+pub(crate) fn check<T: TestElement>(
+    plan: &Planned,
+    comm: &mut Communicator,
+    data: &mut CaseData<T>,
+    call: impl FnOnce() -> String,
+) -> Result<()> {
+    let before = comm.planned_calls(&plan.name);
+    data.rewrite()?;
+    data.run(comm)?;
+    let is_planned = comm.planned_calls(&plan.name) > before;
+    ensure!(is_planned, "plan:{} does no {}; leave that out", escaped(&plan.name), call());
+    Ok(())
 }
 
 /// Returns the test of the collective that `plan` is for, if it does calls.

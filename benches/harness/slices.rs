@@ -6,24 +6,24 @@
 //! their probe. Only what was measured in one slice, of the most frequent kind, is compared. The
 //! ratio is the median over slices of (median of the test / median of the limit).
 
-use crate::perf::stats::{TimeHistogram, TimeSummary, median, quantile};
+use crate::stats::{TimeHistogram, TimeSummary, median, quantile};
 
 /// Two groups of probes are of different kinds when the median of one is this many times that of
 /// the other.
-pub(crate) const APART: f64 = 2.2;
+pub const APART: f64 = 2.2;
 
 /// Probes this many times slower than most were interrupted; they say nothing about the cores.
 const INTERRUPTED: f64 = 20.0;
 
 /// The probe of slices that are not probed: all alike.
-pub(crate) const UNPROBED: f64 = 1.0;
+pub const UNPROBED: f64 = 1.0;
 
 /// Slower probes are a kind of their own from this share of the slices on.
 const SUBSTANTIAL: f64 = 0.05;
 
 /// How near the two cores were to each other in a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SliceKind {
+pub enum SliceKind {
     /// All slices were alike, so that nothing tells siblings from separate cores.
     Alike,
     /// Separate cores.
@@ -36,7 +36,7 @@ pub(crate) enum SliceKind {
 
 /// All slices of one test at one size.
 #[derive(Clone, Debug)]
-pub(crate) struct Slices {
+pub struct Slices {
     slices: Vec<Slice>,
     per_sample: u64,
 }
@@ -51,76 +51,65 @@ struct Slice {
 
 /// A median over slices, and how far the slices lie apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Spread {
+pub struct Spread {
     /// The middle slice.
-    pub(crate) median: f64,
+    pub median: f64,
     /// A tenth of the slices lie below.
-    pub(crate) p10: f64,
+    pub p10: f64,
     /// A tenth of the slices lie above.
-    pub(crate) p90: f64,
+    pub p90: f64,
 }
 
 /// A test compared with its limit over all slices.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SliceComparison {
+pub struct SliceComparison {
     /// The most frequent kind of slices; everything below is taken from those.
-    pub(crate) kind: SliceKind,
+    pub kind: SliceKind,
     /// The number of those slices.
-    pub(crate) slices: usize,
+    pub slices: usize,
     /// The number of all slices.
-    pub(crate) of: usize,
+    pub of: usize,
     /// The share of all slices in which the cores were siblings.
-    pub(crate) sibling_share: f64,
+    pub sibling_share: f64,
     /// The median probe, one way.
-    pub(crate) probe_ns: f64,
+    pub probe_ns: f64,
     /// The test.
-    pub(crate) test: TimeSummary,
+    pub test: TimeSummary,
     /// The medians of the test in those slices.
-    pub(crate) p50_ns: Option<Spread>,
+    pub p50_ns: Option<Spread>,
     /// The limit; `None` when none was measured.
-    pub(crate) limit: Option<TimeSummary>,
+    pub limit: Option<TimeSummary>,
     /// Time of the test over time of the limit in the same slice.
-    pub(crate) ratio: Option<Spread>,
+    pub ratio: Option<Spread>,
     /// CPU time of the thread under test for one operation, over slices; `None` when it was not
     /// measured.
-    pub(crate) cpu_ns: Option<Spread>,
+    pub cpu_ns: Option<Spread>,
     /// Operations that one sample is the mean of.
-    pub(crate) per_sample: u64,
+    pub per_sample: u64,
 }
 
 impl Slices {
-    /// Makes an empty set. Each operation is a sample.
-    pub(crate) fn new() -> Self {
-        Self::of_means(1)
-    }
-
     /// Makes an empty set. A sample is the mean of `per_sample` operations.
-    pub(crate) fn of_means(per_sample: u64) -> Self {
+    pub fn of_means(per_sample: u64) -> Self {
         Self { slices: Vec::new(), per_sample }
     }
 
     /// Adds a slice: what its probe took one way, and the times of single operations of the test
     /// and of its limit, in nanoseconds. A slice without samples of the test is left out; the limit
     /// may have none.
-    pub(crate) fn push(&mut self, probe_ns: f64, samples: &[f64], limit: &[f64]) {
+    pub fn push(&mut self, probe_ns: f64, samples: &[f64], limit: &[f64]) {
         self.push_charged(probe_ns, samples, limit, None);
     }
 
     /// Adds a slice like [`Slices::push`], but with the CPU time of one operation.
-    pub(crate) fn push_charged(
-        &mut self,
-        probe_ns: f64,
-        samples: &[f64],
-        limit: &[f64],
-        cpu_ns: Option<f64>,
-    ) {
+    pub fn push_charged(&mut self, probe_ns: f64, samples: &[f64], limit: &[f64], cpu_ns: Option<f64>) {
         if !samples.is_empty() {
             self.slices.push(Slice { probe_ns, samples: samples.to_vec(), limit: limit.to_vec(), cpu_ns });
         }
     }
 
     /// Sorts the slices by kind and compares like with like; `None` when there is no slice.
-    pub(crate) fn compare(&self) -> Option<SliceComparison> {
+    pub fn compare(&self) -> Option<SliceComparison> {
         let kinds = classify(&self.slices.iter().map(|slice| slice.probe_ns).collect::<Vec<_>>());
         let kind = dominant(&kinds)?;
         let chosen: Vec<&Slice> = self
@@ -159,7 +148,7 @@ impl Slice {
 
 impl Spread {
     /// Returns the spread of `values`, which it sorts; `None` of none.
-    pub(crate) fn of(values: &mut [f64]) -> Option<Self> {
+    pub fn of(values: &mut [f64]) -> Option<Self> {
         Some(Self { median: median(values)?, p10: quantile(values, 0.1)?, p90: quantile(values, 0.9)? })
     }
 }
@@ -273,7 +262,7 @@ mod tests {
 
     /// Slices with a constant probe, test and limit each.
     fn slices(parts: &[(usize, f64, f64, f64)]) -> Slices {
-        let mut slices = Slices::new();
+        let mut slices = Slices::of_means(1);
         for &(count, probe, test, limit) in parts {
             for step in 0..count {
                 // A few per cent of noise, the same in every run.
@@ -286,8 +275,8 @@ mod tests {
 
     #[test]
     fn no_slice_has_no_verdict() {
-        assert_eq!(Slices::new().compare(), None);
-        let mut empty = Slices::new();
+        assert_eq!(Slices::of_means(1).compare(), None);
+        let mut empty = Slices::of_means(1);
         empty.push(100.0, &[], &[1.0]);
         assert_eq!(empty.compare(), None);
     }
@@ -365,7 +354,7 @@ mod tests {
 
     #[test]
     fn cpu_time_is_of_the_kind_that_counts() {
-        let mut slices = Slices::new();
+        let mut slices = Slices::of_means(1);
         (0..60).for_each(|_| slices.push_charged(130.0, &[150.0], &[130.0], Some(40.0)));
         (0..40).for_each(|_| slices.push_charged(20.0, &[25.0], &[20.0], Some(9.0)));
         let cpu = slices.compare().unwrap().cpu_ns.unwrap();
@@ -376,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_test_without_a_limit_has_no_ratio() {
-        let mut slices = Slices::new();
+        let mut slices = Slices::of_means(1);
         slices.push(130.0, &[5.0, 7.0, 6.0], &[]);
         let verdict = slices.compare().unwrap();
         assert_eq!((verdict.limit, verdict.ratio), (None, None));
@@ -385,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_spread_tells_how_far_the_slices_lie_apart() {
-        let mut slices = Slices::new();
+        let mut slices = Slices::of_means(1);
         for step in 0..=10 {
             slices.push(130.0, &[100.0 + f64::from(step)], &[100.0]);
         }

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 const LONGEST_PS: u64 = 3_600_000_000_000_000;
 
 /// Samples for a 99th percentile: that of fewer is the slowest.
-pub(crate) const ENOUGH_FOR_P99: u64 = 100;
+pub const ENOUGH_FOR_P99: u64 = 100;
 
 /// Times of many operations, in fixed space, to three digits.
 #[derive(Clone, Debug)]
@@ -22,17 +22,17 @@ pub(crate) struct TimeHistogram {
 
 /// A distribution in five numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TimeSummary {
+pub struct TimeSummary {
     /// Samples.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The quickest.
-    pub(crate) min_ns: f64,
+    pub min_ns: f64,
     /// The median.
-    pub(crate) p50_ns: f64,
+    pub p50_ns: f64,
     /// The 99th percentile, where there are enough for one.
-    pub(crate) p99_ns: Option<f64>,
+    pub p99_ns: Option<f64>,
     /// The slowest.
-    pub(crate) max_ns: f64,
+    pub max_ns: f64,
 }
 
 impl TimeHistogram {
@@ -74,7 +74,7 @@ impl TimeHistogram {
 
 /// Returns the value below which a share of the samples lies, interpolated between neighbours;
 /// `None` of no samples. Sorts the samples.
-pub(crate) fn quantile(samples: &mut [f64], share: f64) -> Option<f64> {
+pub fn quantile(samples: &mut [f64], share: f64) -> Option<f64> {
     samples.sort_unstable_by(f64::total_cmp);
     let last = samples.len().checked_sub(1)?;
     let place = share.clamp(0.0, 1.0) * to_f64(last as u64);
@@ -84,7 +84,7 @@ pub(crate) fn quantile(samples: &mut [f64], share: f64) -> Option<f64> {
 }
 
 /// Returns the middle of the samples; `None` of no samples. Sorts the samples.
-pub(crate) fn median(samples: &mut [f64]) -> Option<f64> {
+pub fn median(samples: &mut [f64]) -> Option<f64> {
     quantile(samples, 0.5)
 }
 

@@ -3,58 +3,73 @@
 //! Each function is one `printf` of nccl-tests. Columns of our own come behind theirs, and only
 //! where they are asked for.
 
-use crate::perf::plan::RankPlacement;
-use crate::perf::report::{CollectiveFigures, PerfRow};
-use crate::units::three_digits;
+use crate::figures::three_digits;
+use crate::lines::RankPlacement;
+use crate::report::{CollectiveFigures, PerfRow};
+use crate::test::Test;
 
 /// The contents of the first lines.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TableHead<'a> {
-    /// The test, as nccl-tests calls it.
-    pub(crate) test: &'a str,
+pub struct TableHead {
+    /// The test.
+    pub test: Test,
     /// Ranks.
-    pub(crate) n_ranks: u32,
-    /// The smallest size, in bytes.
-    pub(crate) least: u64,
-    /// The largest.
-    pub(crate) most: u64,
-    /// From one size to the next: a factor, or bytes.
-    pub(crate) step: (u64, &'a str),
+    pub n_ranks: u32,
+    /// The sizes.
+    pub sizes: SizeRange,
     /// Operations before the clock starts at each size, at least.
-    pub(crate) warmup: u64,
+    pub warmup: u64,
     /// Operations at each size, at least.
-    pub(crate) iters: u64,
+    pub iters: u64,
     /// How often data are verified, as it was asked for.
-    pub(crate) check: u32,
-    /// The machine, as a device is named.
-    pub(crate) host: &'a str,
+    pub check: u32,
+}
+
+/// The machine, as a device is named.
+#[derive(Clone, Debug)]
+pub struct MachineName {
+    /// The host.
+    pub host: String,
     /// The processor.
-    pub(crate) processor: &'a str,
+    pub processor: String,
+}
+
+/// The range of sizes that a table names.
+#[derive(Clone, Copy, Debug)]
+pub struct SizeRange {
+    /// The smallest, in bytes.
+    pub least: u64,
+    /// The largest.
+    pub most: u64,
+    /// From one size to the next.
+    pub step: u64,
+    /// What the step is: a factor, or bytes.
+    pub unit: &'static str,
 }
 
 /// Which columns of our own are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extras {
+pub struct Extras {
     /// Least, median, 99th percentile, greatest time.
-    pub(crate) percentiles: bool,
+    pub percentiles: bool,
     /// The limit's median, and how many times longer the operation takes.
-    pub(crate) bound: bool,
+    pub bound: bool,
     /// The time of the operation in the heap, and how many times longer this one takes.
-    pub(crate) heap: bool,
+    pub heap: bool,
 }
 
-impl TableHead<'_> {
+impl TableHead {
     /// Writes everything above the rows.
-    pub(crate) fn text(&self, placements: &[RankPlacement], extras: Extras) -> String {
-        let mut text = format!("# Collective test starting: {}_perf\n", self.test);
+    pub fn text(&self, placements: &[RankPlacement], machine: &MachineName, extras: Extras) -> String {
+        let mut text = format!("# Collective test starting: {}_perf\n", self.test.nccl_tests_name());
         text += &format!(
             "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: 1 \
              validation: {} graph: 0\n#\n# Using devices\n",
             self.n_ranks,
-            self.least,
-            self.most,
-            self.step.0,
-            self.step.1,
+            self.sizes.least,
+            self.sizes.most,
+            self.sizes.step,
+            self.sizes.unit,
             self.warmup,
             self.iters,
             self.check
@@ -62,7 +77,7 @@ impl TableHead<'_> {
         for RankPlacement { rank, pid, core } in placements {
             text += &format!(
                 "#  Rank {rank:2} Group {:2} Pid {pid:6} on {:>10} device {rank:2} [{core:#04x}] {}\n",
-                0, self.host, self.processor
+                0, machine.host, machine.processor
             );
         }
         text + &column_heads(extras)
@@ -130,7 +145,7 @@ impl Extras {
 }
 
 /// Writes one size, out of place and in place.
-pub(crate) fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String {
+pub fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String {
     let head = apart.collective.as_ref().map(|figures| {
         let CollectiveFigures { count, data_type, redop, root, .. } = figures;
         format!("{:12}  {count:12}  {data_type:>8}  {redop:>6}  {root:>6}", apart.bytes.unwrap_or(0))
@@ -152,7 +167,7 @@ fn place(row: &PerfRow) -> String {
 }
 
 /// Writes what stands below the rows: how many have wrong data, and the mean bus bandwidth.
-pub(crate) fn foot(test: &str, rows: &[PerfRow]) -> String {
+pub fn foot(test: &str, rows: &[PerfRow]) -> String {
     let wrong = rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count();
     let busbw: Vec<f64> = rows.iter().filter_map(|row| Some(row.collective.as_ref()?.busbw)).collect();
     let mean = busbw.iter().sum::<f64>() / busbw.len().max(1) as f64;
@@ -193,8 +208,7 @@ fn general(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::report::{Memory, RowLimit, RowTimes};
-    use crate::perf::test::Test;
+    use crate::report::{Memory, RowLimit, RowTimes};
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
 
@@ -260,18 +274,15 @@ mod tests {
     #[test]
     fn the_head_tells_ranks_sizes_and_devices() {
         let head = TableHead {
-            test: "all_reduce",
+            test: Test::AllReduce,
             n_ranks: 2,
-            least: 8,
-            most: 64,
-            step: (2, "factor"),
+            sizes: SizeRange { least: 8, most: 64, step: 2, unit: "factor" },
             warmup: 5,
             iters: 20,
             check: 1,
-            host: "node",
-            processor: "some processor",
         };
-        let text = head.text(&[RankPlacement { rank: 1, pid: 4711, core: 1 }], PLAIN);
+        let machine = MachineName { host: "node".to_owned(), processor: "some processor".to_owned() };
+        let text = head.text(&[RankPlacement { rank: 1, pid: 4711, core: 1 }], &machine, PLAIN);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[1],

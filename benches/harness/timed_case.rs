@@ -13,15 +13,15 @@ use std::rc::Rc;
 use shmccl::{Communicator, Result};
 use shmccl_limits::stopwatch::Stopwatch;
 
-use super::case::CaseData;
-use super::pattern::TestElement;
-use crate::perf::clock::now_ns;
-use crate::perf::interleave::Contender;
-use crate::perf::report::Memory;
-use crate::perf::sync::Gathering;
+use crate::case::CaseData;
+use crate::clock::now_ns;
+use crate::interleave::Contender;
+use crate::pattern::TestElement;
+use crate::report::Memory;
+use crate::sync::Gathering;
 
 /// Up to this many bytes operations are timed in batches.
-pub(crate) const BATCH_BYTES: u64 = 8 << 10;
+pub const BATCH_BYTES: u64 = 8 << 10;
 
 /// Operations of a batch.
 const BATCH: u64 = 64;
@@ -34,14 +34,14 @@ const SETTLING: u64 = 2;
 const WARMED_BYTES: u64 = 4 << 20;
 
 /// A way to do the operation of a [`CaseData`].
-pub(crate) trait RunCase<T> {
+pub trait RunCase<T> {
     /// Does the operation.
     fn run(&mut self, data: &mut CaseData<T>, gathering: &mut Gathering) -> Result<()>;
 }
 
 /// The operation done by the library.
 #[derive(Debug)]
-pub(crate) struct ByLibrary<'c>(pub(crate) &'c mut Communicator);
+pub struct ByLibrary<'c>(pub &'c mut Communicator);
 
 impl<T: TestElement> RunCase<T> for ByLibrary<'_> {
     #[inline]
@@ -52,7 +52,7 @@ impl<T: TestElement> RunCase<T> for ByLibrary<'_> {
 
 /// An operation that is done again and again by one runner.
 #[derive(Debug)]
-pub(crate) struct TimedCase<T, R> {
+pub struct TimedCase<T, R> {
     runner: R,
     data: CaseData<T>,
     gathering: Rc<RefCell<Gathering>>,
@@ -65,7 +65,7 @@ pub(crate) struct TimedCase<T, R> {
 
 impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
     /// Times the operation of `data`, of `bytes`, done by `runner`.
-    pub(crate) fn new(runner: R, data: CaseData<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
+    pub fn new(runner: R, data: CaseData<T>, gathering: &Rc<RefCell<Gathering>>, bytes: u64) -> Self {
         let is_short = bytes <= BATCH_BYTES && !gathering.borrow().times_one_by_one();
         let batch = if is_short { BATCH } else { 1 };
         let stopwatch = if is_short { gathering.borrow().stopwatch() } else { None };
@@ -74,7 +74,7 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
 
     /// Adds untimed operations at the start of a slice where contenders have buffers of their own.
     /// They drive out of the caches what another contender has left there.
-    pub(crate) fn settled(mut self, memory: Memory) -> Self {
+    pub fn settled(mut self, memory: Memory) -> Self {
         if memory == Memory::Ordinary && self.batch == 1 {
             self.settling = SETTLING;
         }
@@ -82,8 +82,8 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
     }
 
     /// Adds untimed operations where contenders share buffers but not algorithms. They bring the
-    /// memory of the algorithm back into the caches, which hold it up to [`WARMED_BYTES`] only.
-    pub(crate) fn warmed(mut self, bytes: u64) -> Self {
+    /// memory of the algorithm back into the caches, which hold it up to `WARMED_BYTES` only.
+    pub fn warmed(mut self, bytes: u64) -> Self {
         if bytes <= WARMED_BYTES {
             self.settling = SETTLING;
         }
@@ -91,12 +91,12 @@ impl<T: TestElement, R: RunCase<T>> TimedCase<T, R> {
     }
 
     /// Exchanges the data with `data`.
-    pub(crate) fn swap(&mut self, data: &mut CaseData<T>) {
+    pub fn swap(&mut self, data: &mut CaseData<T>) {
         std::mem::swap(&mut self.data, data);
     }
 
     /// Returns what does the operation.
-    pub(crate) fn runner(&mut self) -> &mut R {
+    pub fn runner(&mut self) -> &mut R {
         &mut self.runner
     }
 

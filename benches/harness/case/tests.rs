@@ -4,7 +4,7 @@ use shmccl::launch::launch_threads;
 use shmccl::reduce::{Complex128, DataType, F8E5M2};
 
 use super::*;
-use crate::perf::collective::pattern::{ForType, check_operator, operator, with_type};
+use crate::pattern::{ForType, check_operator, operator, with_type};
 
 fn operations() -> impl Iterator<Item = Operation> {
     Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])

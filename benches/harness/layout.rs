@@ -11,44 +11,44 @@
 use shmccl::collective::tuning::ONE_SHOT_LEN;
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::perf::test::TestChannel;
+use crate::test::TestChannel;
 
 /// The sizes of the buffers of one operation at one size, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CaseLayout {
+pub struct CaseLayout {
     operation: Operation,
     n_ranks: u64,
     /// Elements of a block, or the mean of blocks of several lengths; what nccl-tests prints as the
     /// count.
-    pub(crate) block: u64,
+    pub block: u64,
 }
 
 impl CaseLayout {
     /// Makes the layout that `bytes` of elements of `size` bytes have room for. Sizes that the
     /// ranks do not divide are rounded down.
-    pub(crate) fn new(operation: Operation, bytes: u64, size: u64, n_ranks: u64) -> Self {
+    pub fn new(operation: Operation, bytes: u64, size: u64, n_ranks: u64) -> Self {
         let (send, recv) = blocks(operation, n_ranks);
         Self { operation, n_ranks, block: bytes / size / send.max(recv).max(1) }
     }
 
     /// Returns the elements of the input of a rank, or of the root where only the root has one.
-    pub(crate) fn send(self) -> u64 {
+    pub fn send(self) -> u64 {
         blocks(self.operation, self.n_ranks).0 * self.block
     }
 
     /// Returns the elements of the output of a rank, or of the root where only the root has one.
-    pub(crate) fn recv(self) -> u64 {
+    pub fn recv(self) -> u64 {
         blocks(self.operation, self.n_ranks).1 * self.block
     }
 
     /// Returns the elements of the larger of both.
-    pub(crate) fn largest(self) -> u64 {
+    pub fn largest(self) -> u64 {
         self.send().max(self.recv())
     }
 
     /// Returns where block number `index` starts in the input of `rank`, or in its output, and its
     /// elements.
-    pub(crate) fn part(self, rank: u64, index: u64) -> (u64, u64) {
+    pub fn part(self, rank: u64, index: u64) -> (u64, u64) {
         if self.operation != Operation::AllToAllV {
             return (index * self.block, self.block);
         }
@@ -65,18 +65,18 @@ impl CaseLayout {
 
     /// Returns where `rank` has its input in a buffer that is its output as well: in its own block,
     /// if it sends one block.
-    pub(crate) fn send_in_place(self, rank: u64) -> u64 {
+    pub fn send_in_place(self, rank: u64) -> u64 {
         if self.send() < self.recv() { rank * self.block } else { 0 }
     }
 
     /// Returns where `rank` has its output in a buffer that is its input as well.
-    pub(crate) fn recv_in_place(self, rank: u64) -> u64 {
+    pub fn recv_in_place(self, rank: u64) -> u64 {
         if self.recv() < self.send() { rank * self.block } else { 0 }
     }
 }
 
 /// Returns the blocks of the input and of the output of a rank.
-pub(crate) fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
+pub fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
     match operation {
         Operation::Send => (1, 1),
         Operation::AllToAllV => (n_ranks, n_ranks),
@@ -85,7 +85,7 @@ pub(crate) fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
 }
 
 /// Returns the factor from the bandwidth of an operation to that of the links that it keeps busy.
-pub(crate) fn bus_factor(operation: Operation, n_ranks: u32) -> f64 {
+pub fn bus_factor(operation: Operation, n_ranks: u32) -> f64 {
     let others = f64::from(n_ranks - 1) / f64::from(n_ranks);
     match operation {
         Operation::AllReduce => 2.0 * others,
@@ -101,7 +101,7 @@ pub(crate) fn bus_factor(operation: Operation, n_ranks: u32) -> f64 {
 
 /// Returns the algorithms that differ for `operation` over `channel` among `n_ranks`, where a rank
 /// contributes `len` bytes.
-pub(crate) fn distinct(operation: Operation, channel: TestChannel, n_ranks: u32, len: u64) -> Vec<Algorithm> {
+pub fn distinct(operation: Operation, channel: TestChannel, n_ranks: u32, len: u64) -> Vec<Algorithm> {
     use Algorithm::{HalvingDoubling, Naive, OneShot, RecursiveDoubling, Ring, TwoShot};
     use Operation::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
     let is_direct = channel == TestChannel::Memory;

@@ -10,7 +10,7 @@
 //! of the shortest operations, ready to be written and compared in one go: beside an operation that
 //! takes as long as a cache line from core to core, anything else would be most of the time.
 
-use crate::perf::collective::case::CaseSpec;
+use crate::case::CaseSpec;
 use half::{bf16, f16};
 use shmccl::collective::Operation;
 use shmccl::reduce::{
@@ -20,10 +20,10 @@ use shmccl::shm::Span;
 use shmccl::{Rank, Result};
 
 /// Elements after which a buffer repeats itself.
-pub(crate) const PERIOD: usize = 509;
+pub const PERIOD: usize = 509;
 
 /// Operations after which the data are the same again.
-pub(crate) const TURNS: usize = 5;
+pub const TURNS: usize = 5;
 
 /// Values are below this, however much the type would hold.
 const MOST: u32 = 1023;
@@ -36,7 +36,7 @@ const SCALAR: u32 = 2;
 
 /// The inputs of all ranks and their reduction, for every turn.
 #[derive(Debug)]
-pub(crate) struct Pattern<T> {
+pub struct Pattern<T> {
     inputs: Vec<Vec<T>>,
     reduced: Vec<T>,
     n_ranks: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Pattern<T> {
 
 impl<T: TestElement> Pattern<T> {
     /// Makes data of `n_ranks` ranks that are reduced by `op`, or only moved.
-    pub(crate) fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
+    pub fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
         let values = Values::new::<T>(n_ranks, op);
         let mut pattern = Self { inputs: Vec::new(), reduced: Vec::new(), n_ranks };
         for turn in 0..TURNS as u64 {
@@ -62,13 +62,13 @@ impl<T: TestElement> Pattern<T> {
 
     /// Returns one period of the input of `rank`.
     #[inline]
-    pub(crate) fn input(&self, turn: u64, rank: u32) -> &[T] {
+    pub fn input(&self, turn: u64, rank: u32) -> &[T] {
         &self.inputs[index(turn) * self.n_ranks as usize + rank as usize]
     }
 
     /// Returns one period of the reduction of all inputs.
     #[inline]
-    pub(crate) fn reduced(&self, turn: u64) -> &[T] {
+    pub fn reduced(&self, turn: u64) -> &[T] {
         &self.reduced[index(turn) * PERIOD..][..PERIOD]
     }
 }
@@ -87,7 +87,7 @@ fn scalar(rank: u32) -> u32 {
 ///
 /// # Errors
 /// A name that no operator has.
-pub(crate) fn operator<T: TestElement>(name: &str, rank: Rank) -> anyhow::Result<ReduceOp> {
+pub fn operator<T: TestElement>(name: &str, rank: Rank) -> anyhow::Result<ReduceOp> {
     Ok(match name {
         "mulsum" => ReduceOp::PreMulSum(T::scalar(scalar(rank.get()))),
         _ => name.parse()?,
@@ -98,7 +98,7 @@ pub(crate) fn operator<T: TestElement>(name: &str, rank: Rank) -> anyhow::Result
 ///
 /// # Errors
 /// What the library refuses it by; a name that no operator has.
-pub(crate) fn check_operator(data_type: DataType, name: &str) -> anyhow::Result<()> {
+pub fn check_operator(data_type: DataType, name: &str) -> anyhow::Result<()> {
     let op = match name {
         "mulsum" => ReduceOp::PreMulSum(Scalar::zero(data_type.real_type())),
         _ => name.parse()?,
@@ -179,7 +179,7 @@ fn scramble(place: u32, rank: u32, turn: u32) -> u32 {
 }
 
 /// An element that whole numbers from 0 to [`TestElement::EXACT`] can be made into.
-pub(crate) trait TestElement: Element {
+pub trait TestElement: Element {
     /// All whole numbers up to this one are elements.
     const EXACT: u32;
 
@@ -289,7 +289,7 @@ macro_rules! complex {
 complex!(Complex64 of f32, Complex128 of f64);
 
 /// A function of a type of elements that is known only at run time.
-pub(crate) trait ForType {
+pub trait ForType {
     /// The result.
     type Outcome;
 
@@ -298,7 +298,7 @@ pub(crate) trait ForType {
 }
 
 /// Does `what` with elements of `data_type`.
-pub(crate) fn with_type<F: ForType>(data_type: DataType, what: F) -> F::Outcome {
+pub fn with_type<F: ForType>(data_type: DataType, what: F) -> F::Outcome {
     match data_type {
         DataType::I8 => what.run::<i8>(),
         DataType::U8 => what.run::<u8>(),
@@ -322,14 +322,14 @@ pub(crate) fn with_type<F: ForType>(data_type: DataType, what: F) -> F::Outcome 
 
 /// The contents of a buffer of one word in each turn.
 #[derive(Debug)]
-pub(crate) struct OneWordData {
+pub struct OneWordData {
     inputs: [u64; TURNS],
     results: [u64; TURNS],
 }
 
 impl OneWordData {
     /// Returns the words of `rank` in `spec`, if every rank's input and output is one word.
-    pub(crate) fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
+    pub fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
         let count = size_of::<u64>() / size_of::<T>();
         let is_short = spec.layout.send() == count as u64 && spec.layout.recv() == count as u64;
         let is_short = is_short && count > 0;
@@ -348,7 +348,7 @@ impl OneWordData {
     /// # Errors
     /// A buffer that is shorter.
     #[inline]
-    pub(crate) fn write(&self, turn: u64, buffer: &Span) -> Result<()> {
+    pub fn write(&self, turn: u64, buffer: &Span) -> Result<()> {
         buffer.write(0, self.inputs[index(turn)])
     }
 
@@ -357,7 +357,7 @@ impl OneWordData {
     /// # Errors
     /// A buffer that is shorter.
     #[inline]
-    pub(crate) fn are_in(&self, turn: u64, buffer: &Span) -> Result<bool> {
+    pub fn are_in(&self, turn: u64, buffer: &Span) -> Result<bool> {
         Ok(buffer.read::<u64>(0)? == self.results[index(turn)])
     }
 }

@@ -1,27 +1,22 @@
-//! The clocks of the measurements, random delays between them, and the cores of threads.
+//! The clocks of the measurements, and random delays between them.
 
 use std::hint::black_box;
 
-use anyhow::{Context, Result};
-use nix::errno::Errno;
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
-
-use crate::host::HostFiles;
 
 /// Reads the clock that all processes of the host share, in nanoseconds.
-pub(crate) fn now_ns() -> u64 {
+#[inline]
+pub fn now_ns() -> u64 {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
 /// Returns the nanoseconds of CPU time that the calling thread has used.
-pub(crate) fn thread_cpu_ns() -> u64 {
+pub fn thread_cpu_ns() -> u64 {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Measures the nanoseconds that a reading of [`now_ns`] takes.
-pub(crate) fn reading_ns() -> f64 {
+pub fn reading_ns() -> f64 {
     const READS: u32 = 64;
     let pass = || {
         let start = now_ns();
@@ -34,6 +29,7 @@ pub(crate) fn reading_ns() -> f64 {
     (0..8).map(|_| pass()).min().unwrap_or(0) as f64 / f64::from(READS)
 }
 
+#[inline]
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock).expect("a clock that every Linux has");
     u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(u64::MAX)
@@ -45,7 +41,7 @@ fn read(clock: ClockId) -> u64 {
 /// nanoseconds. A short message would arrive at one point of that period, for whole runs. With a
 /// delay before each, it arrives at any point, as a message does that was worked on before.
 #[derive(Clone, Debug)]
-pub(crate) struct Dither {
+pub struct Dither {
     state: u64,
 }
 
@@ -59,14 +55,14 @@ impl Dither {
     const STEPS_LOG2: u32 = 5;
 
     /// Starts the sequence from its beginning.
-    pub(crate) fn new() -> Self {
+    pub fn start() -> Self {
         Self { state: 1 }
     }
 
     /// Lets the next delay pass, once `arrived` is there. Without that dependency a processor would
     /// begin the delay before the awaited word has come.
     #[inline]
-    pub(crate) fn pass(&mut self, arrived: u64) {
+    pub fn pass(&mut self, arrived: u64) {
         self.state = self.state.wrapping_mul(Self::MULTIPLIER).wrapping_add(Self::INCREMENT);
         let steps = self.state >> (u64::BITS - Self::STEPS_LOG2);
         black_box((0..steps).fold(arrived, |product, _| black_box(product.wrapping_mul(3))));
@@ -74,7 +70,7 @@ impl Dither {
 
     /// Measures the nanoseconds of the next `count` delays and a reading of the clock, without
     /// using the delays up.
-    pub(crate) fn cost(&self, count: u64) -> u64 {
+    pub fn cost(&self, count: u64) -> u64 {
         let pass = |_| {
             let mut ahead = self.clone();
             let start = now_ns();
@@ -86,89 +82,13 @@ impl Dither {
     }
 }
 
-/// The calling thread, away from its cores. Threads that it starts meanwhile stay away.
-#[derive(Debug)]
-#[must_use = "the thread has to go back"]
-pub(crate) struct MovedThread {
-    home: CpuSet,
-    has_moved: bool,
-}
-
-/// Moves the calling thread to all cores but its own, if there are others.
-pub(crate) fn step_aside() -> MovedThread {
-    let home = affinity();
-    let mut others = CpuSet::new();
-    for core in (0..CpuSet::count()).filter(|&core| !has(&home, core)) {
-        others.set(core).expect("it is in range");
-    }
-    // The system takes those that exist. Where none does, the thread stays.
-    let has_moved = sched_setaffinity(Pid::from_raw(0), &others).is_ok();
-    MovedThread { home, has_moved }
-}
-
-/// Returns whether the calling thread stays on one core, with all that it starts.
-pub(crate) fn is_pinned() -> bool {
-    let home = affinity();
-    (0..CpuSet::count()).filter(|&core| has(&home, core)).count() == 1
-}
-
-fn has(cores: &CpuSet, core: usize) -> bool {
-    cores.is_set(core).unwrap_or(false)
-}
-
-impl MovedThread {
-    /// Returns whether the thread has left its core: there may be no other.
-    pub(crate) fn has_moved(&self) -> bool {
-        self.has_moved
-    }
-
-    /// Moves the thread back.
-    ///
-    /// # Errors
-    /// When its cores have gone.
-    pub(crate) fn back(self) -> Result<()> {
-        move_to(&self.home).context("moving a thread back to its core")
-    }
-}
-
-/// Returns the cores that the calling thread may run on: all, where the system does not tell.
-pub(crate) fn affinity() -> CpuSet {
-    let mut cores = CpuSet::new();
-    for core in HostFiles::new().allowed_cpus() {
-        // Of the list of all there may be more than fit.
-        let _ = cores.set(core);
-    }
-    cores
-}
-
-/// Moves the calling thread to `core`, unless a sandbox leaves that to the system.
-///
-/// # Errors
-/// When it may not run there.
-pub(crate) fn pin(core: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core)?;
-    move_to(&set).with_context(|| format!("moving a thread to core {core}"))
-}
-
-/// Moves the calling thread to some of these cores, unless a sandbox leaves that to the system.
-///
-/// # Errors
-/// When it may run on none of them.
-pub(crate) fn move_to(cores: &CpuSet) -> Result<()> {
-    match sched_setaffinity(Pid::from_raw(0), cores) {
-        Ok(()) | Err(Errno::ENOSYS | Errno::EPERM) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn delays_are_of_all_lengths_and_looking_at_their_cost_takes_none_of_them() {
-        let mut dither = Dither::new();
+        let mut dither = Dither::start();
         let mut seen = [0_u32; 1 << Dither::STEPS_LOG2];
         for _ in 0..3200 {
             let before = dither.state;

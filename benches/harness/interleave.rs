@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use shmccl::Result;
 
-use super::clock::now_ns;
-use super::slices::{SliceComparison, Slices, UNPROBED};
-use super::stats::{ENOUGH_FOR_P99, median};
-use super::sync::{AllSync, PairSync};
+use crate::clock::now_ns;
+use crate::slices::{SliceComparison, Slices, UNPROBED};
+use crate::stats::{ENOUGH_FOR_P99, median};
+use crate::sync::{AllSync, PairSync};
 
 /// How long a slice of one contender is to take, in nanoseconds.
 const SLICE_NS: u64 = 800_000;
@@ -22,10 +22,10 @@ const SETTLED_AFTER: u64 = 24;
 const SETTLING_NS: u64 = 100_000_000;
 
 /// Slices of all rounds are never fewer, however long an operation takes.
-pub(crate) const FEWEST_SLICES: u64 = 15;
+pub const FEWEST_SLICES: u64 = 15;
 
 /// Work that all its ranks do together and that can be timed in slices.
-pub(crate) trait Contender {
+pub trait Contender {
     /// Does `ops` operations. The rank that keeps the time appends one sample per timing, in
     /// nanoseconds per operation.
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()>;
@@ -57,7 +57,8 @@ pub(crate) trait Contender {
 }
 
 /// The ranks that measure, and how they agree on what to do next.
-pub(crate) enum Participants<'c> {
+#[derive(Debug)]
+pub enum Participants<'c> {
     /// A pair of ranks; the others sleep meanwhile.
     Two(&'c mut PairSync),
     /// Every rank of the communicator.
@@ -66,7 +67,7 @@ pub(crate) enum Participants<'c> {
 
 impl<'c> Participants<'c> {
     /// Returns the pair where two ranks are all there are, and otherwise all ranks.
-    pub(crate) fn of(pair: Option<&'c mut PairSync>, all: &'c mut AllSync) -> Self {
+    pub fn of(pair: Option<&'c mut PairSync>, all: &'c mut AllSync) -> Self {
         match pair {
             Some(pair) if all.n_ranks() == 2 => Self::Two(pair),
             _ => Self::All(all),
@@ -100,20 +101,20 @@ impl<'c> Participants<'c> {
 }
 
 /// How much to measure.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Effort {
     /// Operations to time, where the user said how many.
-    pub(crate) iters: Option<u64>,
+    pub iters: Option<u64>,
     /// Operations before the clock starts, at least; by default until the library has settled.
-    pub(crate) warmup: Option<u64>,
+    pub warmup: Option<u64>,
     /// How long to go on otherwise.
-    pub(crate) time: Duration,
+    pub time: Duration,
     /// How much longer to go on at most, while there are too few samples for a 99th percentile.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
     /// Slices of each contender, however long they take.
-    pub(crate) fewest_slices: u64,
+    pub fewest_slices: u64,
     /// How long to leave the cores alone before each limit, so that idle proxies are asleep.
-    pub(crate) rest: Duration,
+    pub rest: Duration,
 }
 
 impl Effort {
@@ -133,19 +134,19 @@ impl Effort {
 
 /// The figures of a test, on the rank that leads.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub struct Measured {
     /// The test against each limit.
-    pub(crate) comparisons: Vec<SliceComparison>,
+    pub comparisons: Vec<SliceComparison>,
     /// Operations of the test that were timed.
-    pub(crate) operations: u64,
+    pub operations: u64,
     /// Words that did not arrive as sent, of all contenders, as seen by this rank.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
 }
 
 impl Measured {
     /// Keeps only the comparison with the lowest limit; returns its index (0 on ranks that do not
     /// lead).
-    pub(crate) fn with_lowest_limit(self) -> (usize, Self) {
+    pub fn with_lowest_limit(self) -> (usize, Self) {
         let p50 = |found: &SliceComparison| found.limit.map_or(f64::INFINITY, |limit| limit.p50_ns);
         let all = self.comparisons.iter().enumerate();
         let Some((best, lowest)) = all.min_by(|a, b| p50(a.1).total_cmp(&p50(b.1))) else {
@@ -157,7 +158,7 @@ impl Measured {
 
 /// How the samples of one limit are made of those of all contenders in a round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum LimitRule {
+pub enum LimitRule {
     /// The samples of this contender.
     Of(usize),
     /// The median of this contender, and two hand-offs, which the last contender times.
@@ -168,12 +169,12 @@ pub(crate) enum LimitRule {
 
 impl LimitRule {
     /// Returns rules for `limits` contenders behind the test, each by itself.
-    pub(crate) fn each(limits: usize) -> Vec<Self> {
+    pub fn each(limits: usize) -> Vec<Self> {
         (1..=limits).map(Self::Of).collect()
     }
 
     /// Returns rules like [`LimitRule::each`], but each with two hand-offs.
-    pub(crate) fn each_with_handoffs(limits: usize) -> Vec<Self> {
+    pub fn each_with_handoffs(limits: usize) -> Vec<Self> {
         (1..=limits).map(Self::WithHandoffs).collect()
     }
 
@@ -196,7 +197,7 @@ impl LimitRule {
 ///
 /// # Errors
 /// Whatever a contender fails with.
-pub(crate) fn interleave(
+pub fn interleave(
     participants: Participants<'_>,
     contenders: &mut [&mut dyn Contender],
     limits: &[LimitRule],
@@ -212,13 +213,13 @@ pub(crate) fn interleave(
 }
 
 /// A limit and its name.
-pub(crate) type NamedLimit<'l> = (String, Box<dyn Contender + 'l>);
+pub type NamedLimit<'l> = (String, Box<dyn Contender + 'l>);
 
 /// Lets `contenders`, which are tests up to number `tests`, and then `limits` take turns.
 ///
 /// # Errors
 /// Whatever a contender fails with; a limit that gets elements wrong.
-pub(crate) fn interleave_with_limits<'l>(
+pub fn interleave_with_limits<'l>(
     participants: Participants<'_>,
     mut contenders: Vec<&'l mut dyn Contender>,
     limits: &'l mut [NamedLimit<'_>],
@@ -235,13 +236,13 @@ pub(crate) fn interleave_with_limits<'l>(
 
 /// The measurements of contenders that took turns.
 #[derive(Debug)]
-pub(crate) struct Interleaved {
+pub struct Interleaved {
     /// Rounds, on the rank that leads.
     rounds: Vec<SliceRound>,
     /// Operations that a sample of each contender is the mean of.
     per_sample: Vec<u64>,
     /// Operations that were timed, of the test that did fewest.
-    pub(crate) operations: u64,
+    pub operations: u64,
 }
 
 /// One slice of every contender.
@@ -254,11 +255,7 @@ struct SliceRound {
 
 impl Interleaved {
     /// Compares test number `test` with `limit`, on the rank that leads.
-    pub(crate) fn compare(
-        &self,
-        test: usize,
-        limit: impl Fn(&[Vec<f64>]) -> Vec<f64>,
-    ) -> Option<SliceComparison> {
+    pub fn compare(&self, test: usize, limit: impl Fn(&[Vec<f64>]) -> Vec<f64>) -> Option<SliceComparison> {
         let mut slices = Slices::of_means(self.per_sample[test]);
         for SliceRound { probe_ns, samples, cpu_ns } in &self.rounds {
             slices.push_charged(*probe_ns, &samples[test], &limit(samples), cpu_ns[test]);
@@ -268,7 +265,7 @@ impl Interleaved {
 
     /// Compares test number `test`, which found `wrong` elements wrong, with each contender from
     /// `first_limit` on.
-    pub(crate) fn against_limits(&self, test: usize, first_limit: usize, wrong: u64) -> Measured {
+    pub fn against_limits(&self, test: usize, first_limit: usize, wrong: u64) -> Measured {
         let limits = first_limit..self.per_sample.len();
         let comparisons = if limits.is_empty() {
             self.compare(test, |_| Vec::new()).into_iter().collect()
@@ -290,7 +287,7 @@ impl Interleaved {
 ///
 /// # Errors
 /// Whatever a contender fails with.
-pub(crate) fn take_turns(
+pub fn take_turns(
     mut participants: Participants<'_>,
     contenders: &mut [&mut dyn Contender],
     tests: usize,
@@ -360,7 +357,7 @@ fn rest(time: Duration) {
 ///
 /// # Errors
 /// Whatever the contender fails with.
-pub(crate) fn calibrate(
+pub fn calibrate(
     participants: &mut Participants<'_>,
     contender: &mut dyn Contender,
     effort: Effort,

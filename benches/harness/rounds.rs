@@ -7,7 +7,7 @@
 use anyhow::{Result, ensure};
 
 use super::report::{FIGURES, PerfRow};
-use super::stats::median;
+use crate::stats::median;
 
 /// Rounds of a measurement. Of so many the median of as many others lies between the least and the
 /// greatest nineteen times in twenty.
@@ -26,7 +26,7 @@ const CLOSEST_SHARE: f64 = 0.01;
 const BEYOND: f64 = 2.0;
 
 /// Returns how many rounds `iters` operations are measured in.
-pub(crate) fn rounds_of(iters: Option<u64>) -> u64 {
+pub fn rounds_of(iters: Option<u64>) -> u64 {
     if iters.is_none_or(|iters| iters >= WORTH_ROUNDS) { ROUNDS } else { 1 }
 }
 
@@ -34,10 +34,7 @@ pub(crate) fn rounds_of(iters: Option<u64>) -> u64 {
 ///
 /// # Errors
 /// Those of `measure`; rounds that differ in their rows.
-pub(crate) fn in_rounds(
-    rounds: u64,
-    mut measure: impl FnMut() -> Result<Vec<PerfRow>>,
-) -> Result<Vec<PerfRow>> {
+pub fn in_rounds(rounds: u64, mut measure: impl FnMut() -> Result<Vec<PerfRow>>) -> Result<Vec<PerfRow>> {
     let mut places: Vec<Vec<PerfRow>> = Vec::new();
     for round in 0..rounds {
         let rows = measure()?;
@@ -86,7 +83,7 @@ fn merged(mut rows: Vec<PerfRow>) -> Option<PerfRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::test::Test;
+    use crate::test::Test;
 
     fn row(p50_ns: f64, p99_ns: Option<f64>) -> PerfRow {
         let mut row = PerfRow { iterations: 10, wrong: Some(1), ..PerfRow::new(Test::PutLatency, 2) };

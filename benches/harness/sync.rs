@@ -8,8 +8,8 @@ use shmccl::{Communicator, Rank, Result};
 use shmccl_limits::flags::{BareBarrier, BareFlag};
 use shmccl_limits::stopwatch::Stopwatch;
 
-use super::clock::now_ns;
-use super::slices::UNPROBED;
+use crate::clock::now_ns;
+use crate::slices::UNPROBED;
 
 /// Round trips of a probe.
 const PROBE: u64 = 64;
@@ -22,13 +22,13 @@ const PAIR_STATE: u64 = 3 * FLAG;
 
 /// The two ranks that measure while all others sleep.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RankPair {
+pub struct RankPair {
     /// Keeps the time, and sends first.
-    pub(crate) leader: Rank,
+    pub leader: Rank,
     /// Does what the leader says.
-    pub(crate) other: Rank,
+    pub other: Rank,
     /// Whether both share a core.
-    pub(crate) one_core: bool,
+    pub one_core: bool,
 }
 
 impl RankPair {
@@ -36,24 +36,24 @@ impl RankPair {
     ///
     /// # Errors
     /// A number that is no rank.
-    pub(crate) fn new(leader: u32, other: u32, n_ranks: u32, one_core: bool) -> Result<Self> {
+    pub fn new(leader: u32, other: u32, n_ranks: u32, one_core: bool) -> Result<Self> {
         Ok(Self { leader: Rank::new(leader, n_ranks)?, other: Rank::new(other, n_ranks)?, one_core })
     }
 
     /// Returns whether `rank` is one of the two.
-    pub(crate) fn has(self, rank: Rank) -> bool {
+    pub fn has(self, rank: Rank) -> bool {
         rank == self.leader || rank == self.other
     }
 
     /// Returns the rank that `rank` measures with; the leader, for ranks that do not measure.
-    pub(crate) fn peer_of(self, rank: Rank) -> Rank {
+    pub fn peer_of(self, rank: Rank) -> Rank {
         if rank == self.leader { self.other } else { self.leader }
     }
 }
 
 /// One rank of a pair: meets the other, agrees with it on numbers, and probes the cores.
 #[derive(Debug)]
-pub(crate) struct PairSync {
+pub struct PairSync {
     leads: bool,
     mine: CellRef<BareFlag>,
     theirs: CellRef<BareFlag>,
@@ -65,7 +65,7 @@ pub(crate) struct PairSync {
 
 impl PairSync {
     /// Sets `pair` up. Collective, since it allocates; returns a value on the two ranks only.
-    pub(crate) fn new(comm: &mut Communicator, pair: RankPair) -> Result<Option<Self>> {
+    pub fn new(comm: &mut Communicator, pair: RankPair) -> Result<Option<Self>> {
         let region = zeroed(comm, PAIR_STATE)?;
         if !pair.has(comm.rank()) {
             return Ok(None);
@@ -83,17 +83,17 @@ impl PairSync {
     }
 
     /// Sets whether something else may need the cores: a proxy, or more ranks. Waits then yield.
-    pub(crate) fn set_yields(&mut self, yields: bool) {
+    pub fn set_yields(&mut self, yields: bool) {
         self.yields = yields || self.one_core;
     }
 
     /// Returns whether this rank keeps the time.
-    pub(crate) fn leads(&self) -> bool {
+    pub fn leads(&self) -> bool {
         self.leads
     }
 
     /// Waits for the other rank.
-    pub(crate) fn meet(&mut self) {
+    pub fn meet(&mut self) {
         self.turn += 1;
         self.theirs.set(self.turn);
         if self.yields {
@@ -104,7 +104,7 @@ impl PairSync {
     }
 
     /// Returns the leader's `value` on both ranks.
-    pub(crate) fn share(&mut self, value: u64) -> u64 {
+    pub fn share(&mut self, value: u64) -> u64 {
         if self.leads {
             self.number.write(0, value).expect("allocated");
         }
@@ -115,7 +115,7 @@ impl PairSync {
     }
 
     /// Returns the other rank's `value` on the leader, and 0 on the other.
-    pub(crate) fn share_back(&mut self, value: u64) -> u64 {
+    pub fn share_back(&mut self, value: u64) -> u64 {
         if !self.leads {
             self.number.write(0, value).expect("allocated");
         }
@@ -127,7 +127,7 @@ impl PairSync {
 
     /// Measures the nanoseconds that a bare flag takes one way, on the leader. Ranks that share a
     /// core have no other core to probe.
-    pub(crate) fn probe(&mut self) -> f64 {
+    pub fn probe(&mut self) -> f64 {
         self.meet();
         if self.one_core {
             return UNPROBED;
@@ -149,25 +149,25 @@ impl PairSync {
 
 /// The limit of a signal: one bare flag each way.
 #[derive(Debug)]
-pub(crate) struct FlagEnd {
+pub struct FlagEnd {
     /// The flag that the peer sets.
-    pub(crate) mine: CellRef<BareFlag>,
+    pub mine: CellRef<BareFlag>,
     /// The flag that the peer waits for.
-    pub(crate) theirs: CellRef<BareFlag>,
+    pub theirs: CellRef<BareFlag>,
     /// Whether a wait gives way between two looks, since both ranks share a core.
-    pub(crate) yields: bool,
+    pub yields: bool,
 }
 
 impl FlagEnd {
     /// Sets the peer's flag to `number`.
     #[inline]
-    pub(crate) fn set(&self, number: u64) {
+    pub fn set(&self, number: u64) {
         self.theirs.set(number);
     }
 
     /// Waits until this rank's flag shows `number`.
     #[inline]
-    pub(crate) fn wait(&self, number: u64) {
+    pub fn wait(&self, number: u64) {
         if self.yields {
             self.mine.spin_yielding(number);
         } else {
@@ -176,7 +176,7 @@ impl FlagEnd {
     }
 
     /// Waits until the other rank has come to turn number `turn`, too.
-    pub(crate) fn meet(&self, turn: u64) {
+    pub fn meet(&self, turn: u64) {
         self.theirs.set(turn);
         self.mine.spin_yielding(turn);
     }
@@ -184,7 +184,7 @@ impl FlagEnd {
 
 /// One of all ranks: meets the others, and agrees with them on numbers.
 #[derive(Debug)]
-pub(crate) struct AllSync {
+pub struct AllSync {
     leads: bool,
     n_ranks: u32,
     barrier: BareBarrier<CellRef<BareFlag>>,
@@ -193,7 +193,7 @@ pub(crate) struct AllSync {
 
 impl AllSync {
     /// Sets all ranks up. Collective.
-    pub(crate) fn new(comm: &mut Communicator) -> Result<Self> {
+    pub fn new(comm: &mut Communicator) -> Result<Self> {
         let region = zeroed(comm, 2 * FLAG)?;
         let leader = Rank::new(0, comm.n_ranks())?;
         let number = Region::new(HeapOffset::new(region.offset.get() + FLAG), 8);
@@ -206,17 +206,17 @@ impl AllSync {
     }
 
     /// Returns whether this is rank 0.
-    pub(crate) fn leads(&self) -> bool {
+    pub fn leads(&self) -> bool {
         self.leads
     }
 
     /// Returns the number of ranks.
-    pub(crate) fn n_ranks(&self) -> u32 {
+    pub fn n_ranks(&self) -> u32 {
         self.n_ranks
     }
 
     /// Returns the leader's `value` on every rank.
-    pub(crate) fn share(&mut self, value: u64) -> Result<u64> {
+    pub fn share(&mut self, value: u64) -> Result<u64> {
         if self.leads {
             self.number.write(0, value)?;
         }
@@ -228,7 +228,7 @@ impl AllSync {
 }
 
 /// Allocates flags that show zero. Collective.
-pub(crate) fn zeroed(comm: &mut Communicator, len: u64) -> Result<Region> {
+pub fn zeroed(comm: &mut Communicator, len: u64) -> Result<Region> {
     let region = comm.alloc_region(len, FLAG)?;
     comm.span(comm.rank(), region)?.fill(0, len, 0)?;
     comm.barrier()?;
@@ -239,7 +239,7 @@ pub(crate) fn zeroed(comm: &mut Communicator, len: u64) -> Result<Region> {
 ///
 /// # Errors
 /// No memory; ranks that do not come.
-pub(crate) fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> {
+pub fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> {
     let Region { offset, .. } = zeroed(comm, FLAG)?;
     let (mine, theirs) = (comm.cell(comm.rank(), offset)?, comm.cell(comm.right(), offset)?);
     Ok(FlagEnd { mine, theirs, yields: one_core })
@@ -247,7 +247,7 @@ pub(crate) fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> 
 
 /// How one time is made of those of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum RankAverage {
+pub enum RankAverage {
     /// The time of rank 0.
     First,
     /// The mean.
@@ -260,7 +260,7 @@ pub(crate) enum RankAverage {
 
 impl RankAverage {
     /// Returns the kind with nccl-tests' number, from 0 to 3.
-    pub(crate) fn numbered(number: u8) -> Self {
+    pub fn numbered(number: u8) -> Self {
         match number {
             0 => Self::First,
             1 => Self::Mean,
@@ -270,7 +270,7 @@ impl RankAverage {
     }
 
     /// Returns one time of those of all ranks.
-    pub(crate) fn of(self, times: &[f64]) -> f64 {
+    pub fn of(self, times: &[f64]) -> f64 {
         match self {
             Self::First => times[0],
             Self::Mean => times.iter().sum::<f64>() / times.len() as f64,
@@ -295,7 +295,7 @@ enum MeetingFlags {
 
 /// One of all ranks between operations: meets the others, and hands in its times.
 #[derive(Debug)]
-pub(crate) struct Gathering {
+pub struct Gathering {
     meeting: MeetingFlags,
     /// Where each rank hands in its times.
     ledgers: Vec<Span>,
@@ -310,7 +310,7 @@ impl Gathering {
     ///
     /// # Errors
     /// No memory; ranks that do not come.
-    pub(crate) fn new(comm: &mut Communicator, average: RankAverage, one_core: bool) -> Result<Self> {
+    pub fn new(comm: &mut Communicator, average: RankAverage, one_core: bool) -> Result<Self> {
         let ledger = comm.alloc_region(MOST_TIMES * 8, FLAG)?;
         let ranks = (0..comm.n_ranks()).map(|rank| Rank::new(rank, comm.n_ranks()));
         let ledgers = ranks.map(|rank| comm.span(rank?, ledger)).collect::<Result<_>>()?;
@@ -327,28 +327,28 @@ impl Gathering {
     }
 
     /// Sets whether operations are timed one by one, however few bytes they move.
-    pub(crate) fn timing_one_by_one(self, one_by_one: bool) -> Self {
+    pub fn timing_one_by_one(self, one_by_one: bool) -> Self {
         Self { one_by_one, ..self }
     }
 
     /// Sets the `stopwatch` by which each operation of a batch has a time of its own.
-    pub(crate) fn timing_within_batches(self, stopwatch: Option<Stopwatch>) -> Self {
+    pub fn timing_within_batches(self, stopwatch: Option<Stopwatch>) -> Self {
         Self { stopwatch, ..self }
     }
 
     /// Returns the stopwatch that times each operation of a batch, if there is one.
-    pub(crate) fn stopwatch(&self) -> Option<Stopwatch> {
+    pub fn stopwatch(&self) -> Option<Stopwatch> {
         self.stopwatch
     }
 
     /// Returns whether operations are timed one by one by the system's clock.
-    pub(crate) fn times_one_by_one(&self) -> bool {
+    pub fn times_one_by_one(&self) -> bool {
         self.one_by_one
     }
 
     /// Waits for all others.
     #[inline]
-    pub(crate) fn meet(&mut self) -> Result<()> {
+    pub fn meet(&mut self) -> Result<()> {
         match &mut self.meeting {
             MeetingFlags::Pair { flags, turn } => {
                 *turn += 1;
@@ -365,7 +365,7 @@ impl Gathering {
     ///
     /// # Errors
     /// None while the job lasts.
-    pub(crate) fn hand_in(&mut self, times: &[f64], samples: &mut Vec<f64>) -> Result<()> {
+    pub fn hand_in(&mut self, times: &[f64], samples: &mut Vec<f64>) -> Result<()> {
         let most = usize::try_from(MOST_TIMES).unwrap_or(usize::MAX);
         let times = &times[..times.len().min(most)];
         self.ledgers[self.rank].copy_in(0, bytemuck::cast_slice(times))?;
@@ -385,7 +385,7 @@ impl Gathering {
     ///
     /// # Errors
     /// None while the job lasts.
-    pub(crate) fn total(&mut self, count: u64) -> Result<u64> {
+    pub fn total(&mut self, count: u64) -> Result<u64> {
         self.ledgers[self.rank].write(0, count)?;
         self.meet()?;
         let total = match self.rank {

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use shmccl::collective::{Algorithm, Operation};
 
-use crate::host::HostFiles;
+use crate::cores::allowed_cpus;
 
 /// The tests of `shmccl perf`, in the order in which they run.
 #[derive(
@@ -12,7 +12,7 @@ use crate::host::HostFiles;
 )]
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Test {
+pub enum Test {
     /// What the machine can do at best: the limits of all other tests
     #[default]
     Limits,
@@ -75,7 +75,7 @@ pub(crate) enum Test {
 
 impl Test {
     /// Returns the name on the command line and in reports.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Limits => "limits",
             Self::SignalLatency => "signal_latency",
@@ -106,7 +106,7 @@ impl Test {
     }
 
     /// Returns the name of the program of nccl-tests or rccl-tests for this test, without `_perf`.
-    pub(crate) fn nccl_tests_name(self) -> &'static str {
+    pub fn nccl_tests_name(self) -> &'static str {
         match self {
             Self::AllToAll => "alltoall",
             Self::AllToAllV => "alltoallv",
@@ -115,46 +115,46 @@ impl Test {
     }
 
     /// Returns whether it measures a collective operation, and prints the table of nccl-tests.
-    pub(crate) fn is_collective(self) -> bool {
+    pub fn is_collective(self) -> bool {
         self.operation().is_some()
     }
 
     /// Returns whether device processes do it: all but the fifo between threads of the launcher.
-    pub(crate) fn starts_processes(self) -> bool {
+    pub fn starts_processes(self) -> bool {
         self != Self::FifoRate
     }
 
     /// Says which cores it lacks, where this process has too few for it to show anything.
-    pub(crate) fn lack_of_cores(self) -> Option<String> {
+    pub fn lack_of_cores(self) -> Option<String> {
         let (needed, words) = match self {
             Self::FifoRate => (2, "two cores, one to push and one to serve"),
             Self::Overlap => (3, "three cores, one for the proxy beside those of two devices"),
             _ => return None,
         };
-        let cores = HostFiles::new().allowed_cpus().len();
+        let cores = allowed_cpus().len();
         let told = || format!("{} needs {words}; this process may use {cores}", self.name());
         (cores < needed).then(told)
     }
 
     /// Returns whether it runs only when named: it prints a table of its own, or takes long.
-    pub(crate) fn is_on_request(self) -> bool {
+    pub fn is_on_request(self) -> bool {
         matches!(self, Self::TraceCost | Self::P2p) || self.is_collective()
     }
 
     /// Returns whether its rows go into the table of all tests.
-    pub(crate) fn is_in_table(self) -> bool {
+    pub fn is_in_table(self) -> bool {
         self != Self::P2p && !self.is_collective()
     }
 
     /// Returns whether there is a choice of algorithms. Messages have none: only two ranks know
     /// their lengths, so that all could not choose alike.
-    pub(crate) fn has_algorithms(self) -> bool {
+    pub fn has_algorithms(self) -> bool {
         let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
         self.operation().is_some_and(supported)
     }
 
     /// Returns the channels that the test can use; none for a test that uses no channel.
-    pub(crate) fn channels(self) -> &'static [TestChannel] {
+    pub fn channels(self) -> &'static [TestChannel] {
         match self {
             Self::PacketLatency | Self::GetLatency => &[TestChannel::Memory],
             Self::ProxyRoundTrip | Self::Overlap => &[TestChannel::Port],
@@ -170,7 +170,7 @@ impl Test {
 
     /// Returns the operation that the test measures, if it is a collective one. `sendrecv` is a
     /// send of every rank to the next.
-    pub(crate) fn operation(self) -> Option<Operation> {
+    pub fn operation(self) -> Option<Operation> {
         Some(match self {
             Self::AllReduce => Operation::AllReduce,
             Self::Reduce => Operation::Reduce,
@@ -190,7 +190,7 @@ impl Test {
 /// A kind of channel: what moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum TestChannel {
+pub enum TestChannel {
     /// The device thread itself: direct
     Memory,
     /// A proxy, told by a trigger: proxied
@@ -199,7 +199,7 @@ pub(crate) enum TestChannel {
 
 impl TestChannel {
     /// Returns the name on the command line and in reports.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Port => "port",
