@@ -20,7 +20,7 @@ const TORCH: &str = "bindings/python/python/shmccl/torch";
 const POOL: &str = "bindings/grpc/proto/shmccl/v1/pool.proto";
 const SIMULATOR: &str = "bindings/grpc/proto/gpu_sim.proto";
 const PERF_FLAGS: &str = "bin/perf/flags/collective.rs";
-const PERF_TESTS: &str = "bin/perf/test.rs";
+const PERF_TESTS: &str = "benches/harness/test.rs";
 
 /// How a data type is spelt: in C, by NumPy and torch, in the pool's protocol, by torch in C++.
 const TYPES: [(DataType, [&str; 4]); 17] = [

@@ -68,15 +68,22 @@ impl ProcessMark {
     /// ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.namespace != 0
-            && self.clock != 0
-            && self.clock == clock()
-            && self.namespace == namespace_of_proc()
-            && match std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
-                Ok(stat) => has_ended(&stat) || start_time(&stat).is_some_and(|start| start != self.start),
-                // `/proc` may hide processes of other users.
-                Err(_) => !is_numbered(self.pid.into()),
-            }
+        self.is_of(namespace_of_proc(), clock())
+            && self.is_gone(std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok())
+    }
+
+    /// Returns whether the process is known to be of this namespace and this machine.
+    fn is_of(&self, namespace: u32, clock: u64) -> bool {
+        namespace != 0 && clock != 0 && (self.namespace, self.clock) == (namespace, clock)
+    }
+
+    /// Returns whether it has ended, by what `/proc` shows of its number.
+    fn is_gone(&self, stat: Option<String>) -> bool {
+        match stat {
+            Some(stat) => has_ended(&stat) || start_time(&stat).is_some_and(|start| start != self.start),
+            // `/proc` may hide processes of other users.
+            None => !is_numbered(self.pid.into()),
+        }
     }
 
     /// Waits for a moment, and returns whether the process has ended by then. The system closes
@@ -239,5 +246,21 @@ mod tests {
         assert!(!ProcessMark { namespace: 0, ..gone }.has_ended(), "of no known one");
         assert!(!ProcessMark { clock: gone.clock ^ 1, ..gone }.has_ended(), "of another machine");
         assert!(!ProcessMark { clock: 0, ..gone }.has_ended(), "of no known one");
+    }
+
+    #[test]
+    fn a_process_that_cannot_tell_where_it_is_knows_of_nobody_else_who_cannot() {
+        let own = ProcessMark::own();
+        let (namespace, clock) = (own.namespace, own.clock);
+        assert!(own.is_of(namespace, clock));
+        assert!(!ProcessMark { namespace: 0, ..own }.is_of(0, clock), "of no known namespace");
+        assert!(!ProcessMark { clock: 0, ..own }.is_of(namespace, 0), "of no known machine");
+    }
+
+    #[test]
+    fn a_process_that_proc_hides_has_not_ended_while_its_number_is_there() {
+        let own = ProcessMark::own();
+        assert!(!own.is_gone(None));
+        assert!(ProcessMark { pid: u32::MAX, ..own }.is_gone(None));
     }
 }

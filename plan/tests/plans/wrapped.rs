@@ -65,23 +65,29 @@ fn a_pipeline_of_small_units_is_decided_and_findings_are_about_real_messages() {
     }
 }
 
-/// A writer and a reader that scratch of 2 chunks lies between, in units of 4 KiB, so that a lap is
-/// one of 8192 iterations. The writer may be `credits` of them ahead, if any.
-fn between(credits: Option<u32>) -> Plan {
-    let mut program = Program::new("wrap", "allreduce", 1).chunks(1, 1, 2).reuse_resources();
-    let (full, free) = (program.semaphore(0, 0), program.semaphore(0, credits.unwrap_or(0)));
-    let (writer, reader) = (program.block(0), program.block(0));
-    let (scratch, unit) = (program.scratch(0, 0..1), 1 << 12);
+/// Adds a writer and a reader of a rank, between which a chunk of scratch lies. They move the chunk
+/// of that number in such units. The writer may be `credits` of them ahead, if any.
+fn add_pair(program: &mut Program, (rank, chunk): (usize, usize), unit: usize, credits: Option<u32>) {
+    let (full, free) = (program.semaphore(rank, 0), program.semaphore(rank, credits.unwrap_or(0)));
+    let (writer, reader) = (program.block(rank), program.block(rank));
+    let chunk = chunk..chunk + 1;
+    let scratch = program.scratch(rank, chunk.clone());
     program.begin_pipeline(writer, unit, 1).unwrap();
     credits.iter().for_each(|_| program.acquire(writer, free).unwrap());
-    program.copy(writer, program.input(0, 0..1), scratch).unwrap();
+    program.copy(writer, program.input(rank, chunk.clone()), scratch).unwrap();
     program.release(writer, full).unwrap();
     program.end_pipeline(writer).unwrap();
     program.begin_pipeline(reader, unit, 1).unwrap();
     program.acquire(reader, full).unwrap();
-    program.copy(reader, scratch, program.output(0, 0..1)).unwrap();
+    program.copy(reader, scratch, program.output(rank, chunk)).unwrap();
     credits.iter().for_each(|_| program.release(reader, free).unwrap());
     program.end_pipeline(reader).unwrap();
+}
+
+/// A pair in units of 4 KiB with scratch of 2 chunks, so that a lap is one of 8192 iterations.
+fn between(credits: Option<u32>) -> Plan {
+    let mut program = Program::new("wrap", "allreduce", 1).chunks(1, 1, 2).reuse_resources();
+    add_pair(&mut program, (0, 0), 1 << 12, credits);
     let plan = program.finish_unproved().unwrap();
     Plan { alignment: 1 << 12, ..plan }
 }
@@ -98,4 +104,49 @@ fn a_lap_that_is_shortened_has_the_verdict_of_the_whole_one() {
         let up_to = (!is_right).then_some(32 * MIB);
         assert_eq!(shortened.right_up_to(), up_to, "{credits:?}");
     }
+}
+
+#[test]
+fn the_last_message_that_is_right_is_found_also_far_beyond_the_first_lap_of_another_rank() {
+    let mut program = Program::new("wrap", "of no name", 2).chunks(2, 2, 3).reuse_resources();
+    (0..2).for_each(|rank| add_pair(&mut program, (rank, 1), 96, Some(1)));
+    let mut plan = program.finish_unproved().unwrap();
+    // 96 divides what three chunks wrap in, and not what two do.
+    plan.ranks[0].scratch_chunks = 2;
+    let report = check(&plan, None).unwrap();
+    let right = report.right_up_to().unwrap_or_else(|| panic!("{report:#?}"));
+    assert_eq!((kinds(&report), right), (vec![Kind::OutOfBounds], 64 * MIB));
+    let wrong = right + granule(&plan).unwrap();
+    assert!(lower(&plan, right).is_ok() && lower(&plan, wrong).is_err());
+}
+
+#[test]
+fn units_that_differ_lie_to_a_shortened_lap_as_to_the_whole_one() {
+    for (credits, is_right) in [(None, false), (Some(1), true), (Some(2), true), (Some(3), true)] {
+        let mut program = Program::new("wrap", "allreduce", 1).chunks(2, 2, 3).reuse_resources();
+        // Both divide what three chunks wrap in.
+        add_pair(&mut program, (0, 0), 32, Some(1));
+        add_pair(&mut program, (0, 1), 48, credits);
+        let report = check(&program.finish_unproved().unwrap(), None).unwrap();
+        let expected = if is_right { vec![] } else { vec![Kind::Value, Kind::Race] };
+        assert_eq!((kinds(&report), report.is_undecided()), (expected, false), "{credits:?}: {report:#?}");
+    }
+}
+
+#[test]
+fn a_limit_a_part_of_a_unit_beyond_a_lap_is_kept_and_that_part_is_checked() {
+    let limited = |max_message| Plan { alignment: 1 << 11, max_message, ..between(None) };
+    assert!(check(&limited(32 * MIB), None).unwrap().is_clean());
+    let plan = limited(32 * MIB + (1 << 11));
+    let report = check(&plan, None).unwrap();
+    assert_eq!((kinds(&report), report.right_up_to()), (vec![Kind::Value, Kind::Race], Some(32 * MIB)));
+    let longest = report.classes.iter().map(|class| class.message).max();
+    assert_eq!(longest, Some(plan.max_message), "{report:#?}");
+}
+
+#[test]
+fn a_lap_that_is_neither_short_enough_nor_shortened_is_undecided() {
+    let report = check(&between(Some(3000)), None).unwrap();
+    let mut findings = report.classes.iter().flat_map(|class| &class.findings);
+    assert!(report.is_undecided() && findings.any(|it| it.what.ends_with("scaled roughly")), "{report:#?}");
 }

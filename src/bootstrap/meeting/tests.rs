@@ -287,15 +287,35 @@ fn the_patience_of_a_newcomer_counts_for_all_from_when_it_has_a_rank() {
     assert!(hear::<Rejected>(&first).is_some(), "rank 1 is missing");
 }
 
+/// Whether there is a socket of that name, without coming to it.
+fn is_open(point: &MeetingPoint) -> bool {
+    let name = format!("@{}", point.name);
+    std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(|line| line.ends_with(&name))
+}
+
 #[test]
 fn a_host_to_which_nobody_comes_goes_when_its_time_is_up() {
+    assert!(is_open(&hosted("patient", memory)));
     let point = point("forsaken");
     let host = MeetingHost::open(point.clone()).unwrap().for_at_most(Duration::from_millis(50));
     host.start(|_| memory()).unwrap();
     let began = Instant::now();
-    while !matches!(reach(&point, WATCHDOG), Err(Error::NoMeeting { .. })) {
+    // Whoever came would have it look at its time.
+    while is_open(&point) {
         assert!(began.elapsed() < WATCHDOG);
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_meeting_that_is_opened_while_others_are_waited_at_is_heard() {
+    let _never_come_to = hosted("never-come-to", memory);
+    for turn in 0..3 {
+        // Whoever waits at all of them waits anew after this one.
+        let first = hosted(&format!("first-{turn}"), memory);
+        come(&first, 1, 0).and_then(join).unwrap();
+        let second = hosted(&format!("second-{turn}"), memory);
+        come(&second, 1, 0).and_then(join).unwrap();
     }
 }
 

@@ -255,6 +255,25 @@ mod tests {
         }
     }
 
+    /// The marks of this process and of one that has ended.
+    fn with_a_dead_one() -> Vec<ProcessMark> {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mark = ProcessMark::of(child.id()).unwrap();
+        child.wait().unwrap();
+        vec![ProcessMark::own(), mark]
+    }
+
+    #[test]
+    fn a_rank_whose_process_has_ended_is_named_to_who_waits_and_to_who_finds_nobody() {
+        let timeout = std::time::Duration::from_secs(20);
+        let options = Options { heap_len: 4 << 20, timeout, ..Options::default() };
+        let of_nobody = "shmccl-0123456789abcdef0123456789abcdef".parse().unwrap();
+        for id in [UniqueId::new().unwrap(), of_nobody] {
+            let lost = Communicator::init_rank_among(2, &id, 0, &options, with_a_dead_one()).unwrap_err();
+            assert!(matches!(lost, Error::PeerLost { rank } if rank.get() == 1), "{lost}");
+        }
+    }
+
     #[test]
     fn a_rank_that_cannot_be_is_refused_before_anybody_is_asked() {
         let id: UniqueId = "shmccl-00000000000000000000000000000000".parse().unwrap();

@@ -62,6 +62,9 @@ int main(void) {
     FAILS(shmcclInvalidArgument, "overlap", shmcclReduceScatter(x, x + next, 1, shmcclFloat32, shmcclSum, comm, NULL));
     FAILS(shmcclInvalidArgument, "overlap", shmcclAlltoAll(x, x + 1, 1, shmcclFloat32, comm, NULL));
     FAILS(shmcclInvalidArgument, "overlap", shmcclAllReduce(x, x + 1, 2, shmcclFloat32, shmcclSum, comm, NULL));
+    const size_t one_each[3] = {1, 1, 1}, forth[3] = {0, 1, 2}, back[3] = {2, 1, 0};
+    FAILS(shmcclInvalidArgument, "overlap",
+          shmcclAlltoAllv(x, one_each, forth, x, one_each, back, shmcclFloat32, comm, NULL));
     FAILS(shmcclInvalidArgument, "does not exist", shmcclBroadcast(x, y, 1, shmcclFloat32, n, comm, NULL));
     FAILS(shmcclInvalidArgument, "fit into memory", shmcclAllGather(x, y, (size_t)-1, shmcclFloat32, comm, NULL));
     FAILS(shmcclInvalidArgument, "past all memory", shmcclSend(x, (size_t)-1 / 4, shmcclFloat32, 0, comm, NULL));

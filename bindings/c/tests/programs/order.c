@@ -72,6 +72,21 @@ static void blocks_in_their_turn(double *x, size_t count) {
     }
 }
 
+/* A message passes on what an exchange of blocks before it brings. */
+static void blocks_passed_on(double *x, size_t count) {
+    size_t counts[8], displacements[8];
+    for (int r = 0; r < n; r++) counts[r] = count, displacements[r] = r * count;
+    double *blocks = x, *turned = x + n * count, *passed = turned + n * count;
+    fill(blocks, n * count, rank);
+    fill(turned, n * count, 100);
+    OK(shmcclGroupStart());
+    OK(shmcclAlltoAllv(blocks, counts, displacements, turned, counts, displacements, shmcclFloat64, comm, NULL));
+    OK(shmcclSend(turned + (n - 1) * count, count, shmcclFloat64, (rank + 1) % n, comm, NULL));
+    OK(shmcclRecv(passed, count, shmcclFloat64, (rank + n - 1) % n, comm, NULL));
+    OK(shmcclGroupEnd());
+    EXPECT(all_are(passed, count, n - 1));
+}
+
 static void started_together(double *x, size_t count) {
     shmcclCall_t calls[3] = {{0}, {0}, {0}};
     for (int i = 0; i < 3; i++) {
@@ -138,6 +153,7 @@ int main(void) {
             if (home == 1) twice_in_place(homes[home], counts[i], stream);
             from_call_to_call(homes[home], counts[i]);
             blocks_in_their_turn(homes[home], counts[i]);
+            blocks_passed_on(homes[home], counts[i]);
             started_together(homes[home], counts[i]);
         }
         without_an_order(homes[home]);
