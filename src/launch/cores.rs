@@ -17,6 +17,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
+use crate::process::OwnerProcess;
 use crate::shm::undivided::ForkMutex;
 use crate::shm::unforked::Unforked;
 
@@ -25,12 +26,26 @@ pub(super) type PhysicalCore = Vec<usize>;
 
 /// The claims of this process.
 struct OwnClaims {
+    /// A child of a fork has a copy of this, and no claim.
+    process: Option<OwnerProcess>,
     held: BTreeMap<usize, Unforked<UnixDatagram>>,
     /// The cores that other jobs had when this process looked.
     taken: Option<BTreeSet<usize>>,
 }
 
-static OWN: ForkMutex<OwnClaims> = ForkMutex::new(OwnClaims { held: BTreeMap::new(), taken: None });
+static OWN: ForkMutex<OwnClaims> =
+    ForkMutex::new(OwnClaims { process: None, held: BTreeMap::new(), taken: None });
+
+/// Calls `step` with the claims of this process.
+fn with_own<R>(step: impl FnOnce(&mut OwnClaims) -> R) -> R {
+    OWN.with(|own| {
+        if !own.process.is_some_and(OwnerProcess::is_this) {
+            let process = Some(OwnerProcess::this());
+            *own = OwnClaims { process, held: BTreeMap::new(), taken: None };
+        }
+        step(own)
+    })
+}
 
 fn address(core: usize) -> Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("shmccl-core-{core}"))
@@ -44,7 +59,7 @@ fn is_taken(core: usize) -> bool {
 
 /// Claims a core for as long as this process lives. Returns whether no other process has it.
 pub(crate) fn claim(core: usize) -> bool {
-    OWN.with(|own| {
+    with_own(|own| {
         if own.held.contains_key(&core) {
             return true;
         }
@@ -63,7 +78,7 @@ pub(super) fn plan_around<P>(
     firsts: impl Fn(&P) -> Vec<usize>,
 ) -> P {
     let look = || cores.iter().flatten().copied().filter(|core| is_taken(*core)).collect();
-    let mut taken = OWN.with(|own| own.taken.get_or_insert_with(look).clone());
+    let mut taken = with_own(|own| own.taken.get_or_insert_with(look).clone());
     loop {
         let plan = plan(&taken);
         let wanted: Vec<_> = firsts(&plan).into_iter().filter(|core| !taken.contains(core)).collect();
@@ -72,7 +87,7 @@ pub(super) fn plan_around<P>(
             return plan;
         }
         taken.extend(lost);
-        OWN.with(|own| own.taken = Some(taken.clone()));
+        with_own(|own| own.taken = Some(taken.clone()));
     }
 }
 
@@ -112,7 +127,7 @@ mod tests {
         // No machine has such a core.
         let core = 1 << 20 | std::process::id() as usize;
         assert!(!is_taken(core) && claim(core) && claim(core) && is_taken(core));
-        let held = OWN.with(|own| own.held.remove(&core)).unwrap();
+        let held = with_own(|own| own.held.remove(&core)).unwrap();
         assert!(!claim(core), "another process has it");
         drop(held);
         assert!(!is_taken(core));

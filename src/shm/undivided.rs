@@ -50,10 +50,10 @@ impl<T> ForkMutex<T> {
 
 impl<T> ForkMutex<T> {
     /// Calls `look` with the value if no other thread has it, outside any step: in a fork.
-    pub(super) fn look(&self, look: impl FnOnce(&T)) {
+    pub(super) fn look(&self, look: impl FnOnce(&mut T)) {
         match self.0.try_lock() {
-            Ok(value) => look(&value),
-            Err(TryLockError::Poisoned(poisoned)) => look(&poisoned.into_inner()),
+            Ok(mut value) => look(&mut value),
+            Err(TryLockError::Poisoned(poisoned)) => look(&mut poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
     }

@@ -16,7 +16,10 @@ static OPEN: ForkMutex<Vec<RawFd>> = ForkMutex::new(Vec::new());
 
 /// A socket of this process alone.
 #[derive(Debug)]
-pub(crate) struct Unforked<T: AsRawFd>(T);
+pub(crate) struct Unforked<T: AsRawFd>(
+    /// `None` as it is dropped.
+    Option<T>,
+);
 
 impl<T: AsRawFd> Unforked<T> {
     /// Opens a socket by `open`.
@@ -27,7 +30,7 @@ impl<T: AsRawFd> Unforked<T> {
         OPEN.with(|numbers| {
             let socket = open()?;
             numbers.push(socket.as_raw_fd());
-            Ok(Self(socket))
+            Ok(Self(Some(socket)))
         })
     }
 }
@@ -36,14 +39,18 @@ impl<T: AsRawFd> Deref for Unforked<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        self.0.as_ref().expect("it is there until it is dropped")
     }
 }
 
 impl<T: AsRawFd> Drop for Unforked<T> {
     fn drop(&mut self) {
-        let number = self.0.as_raw_fd();
-        OPEN.with(|numbers| numbers.retain(|other| *other != number));
+        let number = self.as_raw_fd();
+        // It is closed in the same step: a fork finds it open and listed, or neither.
+        OPEN.with(|numbers| {
+            numbers.retain(|other| *other != number);
+            self.0 = None;
+        });
     }
 }
 
@@ -53,10 +60,10 @@ pub(super) fn close_in_child() {
     // executes a program, and has no socket then.
     OPEN.look(|numbers| {
         let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
-        for number in numbers {
+        for number in numbers.drain(..) {
             // SAFETY: the number is of a socket that a copy of its owner still has. It stays open,
             // and its owner closes it.
-            unsafe { libc::dup3(nothing.as_raw_fd(), *number, libc::O_CLOEXEC) };
+            unsafe { libc::dup3(nothing.as_raw_fd(), number, libc::O_CLOEXEC) };
         }
     });
 }

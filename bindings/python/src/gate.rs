@@ -16,8 +16,8 @@ use crate::lock::lock;
 /// How long the end of the interpreter waits for threads that have attached.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How many threads are attached by way of the gate. Less than nothing in a child of a fork is
-/// none: there are no others.
+/// How many threads are attached by way of the gate, or wait for that. A child of a fork may count
+/// some that it has not: its end then waits in vain.
 static INSIDE: AtomicI32 = AtomicI32::new(0);
 
 static IS_SHUT: AtomicBool = AtomicBool::new(false);

@@ -44,38 +44,35 @@ struct Claimed {
 /// Makes the file of that name, or of the first one after it that is nobody else's: `trace.json`,
 /// `trace-2.json`, ...
 pub(super) fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
-    CLAIMED.with(|claimed| claimed.claim(name))
+    let mut number = CLAIMED.with(|claimed| claimed.last.get(name).copied().unwrap_or(0));
+    loop {
+        number += 1;
+        let path = numbered(name, number);
+        if CLAIMED.with(|claimed| claimed.files.contains(&path)) {
+            continue;
+        }
+        // Outside any step: a pipe is opened when somebody reads it.
+        let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+        // A terminal or /dev/null is for everybody.
+        if file.metadata()?.is_file() {
+            match file.try_lock() {
+                Ok(()) if is_of_this_run(&path) => continue,
+                Ok(()) => file.set_len(0)?,
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            CLAIMED.with(|claimed| {
+                claimed.files.insert(path.clone());
+                claimed.last.insert(name.to_owned(), number);
+            });
+        }
+        return Ok((file, path));
+    }
 }
 
 /// Whether this process has claimed a file of that name.
 pub(super) fn has_claimed(name: &Path) -> bool {
     CLAIMED.with(|claimed| claimed.last.contains_key(name))
-}
-
-impl Claimed {
-    fn claim(&mut self, name: &Path) -> io::Result<(File, PathBuf)> {
-        let mut number = self.last.get(name).copied().unwrap_or(0);
-        loop {
-            number += 1;
-            let path = numbered(name, number);
-            if self.files.contains(&path) {
-                continue;
-            }
-            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
-            // A terminal or /dev/null is for everybody.
-            if file.metadata()?.is_file() {
-                match file.try_lock() {
-                    Ok(()) if is_of_this_run(&path) => continue,
-                    Ok(()) => file.set_len(0)?,
-                    Err(TryLockError::WouldBlock) => continue,
-                    Err(TryLockError::Error(error)) => return Err(error),
-                }
-                self.files.insert(path.clone());
-                self.last.insert(name.to_owned(), number);
-            }
-            return Ok((file, path));
-        }
-    }
 }
 
 /// Whether something stands in this file that a process has written which lives, or while this one

@@ -19,6 +19,23 @@ NO_TIMEOUT = datetime.timedelta(0)
 UNSET = datetime.timedelta(milliseconds=-1)
 
 
+class _PartEnd:
+    """What the engine calls at the end of a part of a work, on any thread. It has the work until then."""
+
+    def __init__(self, work):
+        self.work = work
+
+    def __call__(self, code, text, rank):
+        was_within, within.callback = getattr(within, "callback", False), True
+        work, self.work = self.work, None
+        try:
+            work._end(code, text, rank)
+        finally:
+            # Where nobody else has the work, its group may go with it, which has to know where it is.
+            del work
+            within.callback = was_within
+
+
 class Pending(Work):
     """One operation, or several that were put together."""
 
@@ -49,21 +66,13 @@ class Pending(Work):
         with self.lock:
             self.parts += 1
             self.ended = self.ended or threading.Event()
-        code, request = call.start(comm.number, self._part_ended)
+        code, request = call.start(comm.number, _PartEnd(self))
         if code:
             failed = failure(code)
             self._end(*failed)
             self._end(*failed)
             self.connection.fail(self.operation, *failed)
         self.requests.append(request)
-
-    def _part_ended(self, code, text, rank):
-        """What the engine calls at the end of a part, on any thread."""
-        was_within, within.callback = getattr(within, "callback", False), True
-        try:
-            self._end(code, text, rank)
-        finally:
-            within.callback = was_within
 
     def _end(self, code=_table.Success, text="", rank=-1):
         with self.lock:

@@ -20,6 +20,7 @@ inline std::atomic<int> forks{0};
 // that was forked meanwhile frees it once more. Never destroyed, and a child gets one of its own.
 inline std::mutex* starting = new std::mutex();
 
+// Nothing in here calls the engine, also where it throws: a fork may have the engine's lock already.
 template <class Body>
 void start_thread(Body body) {
   const std::lock_guard<std::mutex> lock(*starting);
