@@ -255,7 +255,9 @@ impl Meeting {
             }
             self.reject_all(failure);
             self.connections.retain(|connection| !connection.has_asked && connection.socket.is_some());
-            if !self.lingers || self.is_late() || self.n_ranks().is_none_or(|n_ranks| told.len() >= n_ranks) {
+            // While nobody knows how many there are, all of them may still come.
+            let has_told_all = self.n_ranks().is_some_and(|n_ranks| told.len() >= n_ranks);
+            if !self.lingers || self.is_late() || has_told_all {
                 return Ok(());
             }
             let (requests, ready) = self.poll()?;
