@@ -309,6 +309,21 @@ fn a_newcomer_killed_before_it_has_a_rank_keeps_the_others_apart_at_once_and_the
 }
 
 #[test]
+fn members_that_come_when_newcomers_have_failed_to_meet_are_told_why() {
+    let mut member = Process::start("host init=0/1 host stop grow=3 barrier");
+    member.id();
+    member.expect(&["up"]);
+    let id = member.next().strip_prefix("id ").unwrap().to_owned();
+    let newcomer = Process::start(&format!("id={id} join"));
+    let mut victim = Process::start(&format!("id={id} knock stop"));
+    victim.expect(&["start", "knocked"]);
+    victim.kill();
+    newcomer.expect(&["start", &format!("error {}", died(&victim))]);
+    member.go_on();
+    member.expect(&[&format!("alone {}", died(&victim)), "done"]);
+}
+
+#[test]
 fn a_host_that_is_killed_before_it_has_greeted_is_named_to_whoever_waits_for_that() {
     let name = format!("shmccl-test-{}-ungreeted", std::process::id());
     let mut host = Process::start(&format!("squat={name} stop"));
