@@ -98,8 +98,10 @@ impl Gathering {
             // A rank that is killed as it leaves has passed the barrier.
             End::Said(said) if *said == lost || said == "done" => true,
             End::Said(said) if *said == nameless => !self.is_known,
-            // The host is gone, or has lost the victim before this one came.
-            End::Said(said) if said == "over" => victim == 0 || ends[0] == End::Said(lost.clone()),
+            // The host is gone, or was told of the death and has ended before this one came.
+            End::Said(said) if said == "over" => {
+                victim == 0 || [&lost, &nameless].iter().any(|told| ends[0] == End::Said((*told).clone()))
+            }
             // One that is killed at a step has knocked before, and is not missed.
             End::Said(_) | End::Killed | End::Failed(_) => false,
         };
