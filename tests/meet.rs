@@ -291,9 +291,9 @@ fn a_process_killed_before_it_has_said_which_rank_it_is_ends_the_meeting_for_all
     }
 }
 
-#[test]
-fn a_newcomer_killed_before_it_has_a_rank_keeps_the_others_apart_at_once_and_the_members_go_on() {
-    let member = Process::start("host init=0/1 host grow=3 barrier");
+/// Starts two newcomers to the job of `member`, which hosts their meeting. The second one is killed
+/// before it has a rank.
+fn newcomers_of_which_one_is_killed(member: &Process) -> (Process, Process) {
     member.id();
     member.expect(&["up"]);
     let id = member.next().strip_prefix("id ").unwrap().to_owned();
@@ -301,6 +301,13 @@ fn a_newcomer_killed_before_it_has_a_rank_keeps_the_others_apart_at_once_and_the
     let mut victim = Process::start(&format!("id={id} knock stop"));
     victim.expect(&["start", "knocked"]);
     victim.kill();
+    (newcomer, victim)
+}
+
+#[test]
+fn a_newcomer_killed_before_it_has_a_rank_keeps_the_others_apart_at_once_and_the_members_go_on() {
+    let member = Process::start("host init=0/1 host grow=3 barrier");
+    let (newcomer, victim) = newcomers_of_which_one_is_killed(&member);
     member.expect(&[&format!("alone {}", died(&victim)), "done"]);
     newcomer.expect(&["start"]);
     // It may come when all is over.
@@ -311,13 +318,7 @@ fn a_newcomer_killed_before_it_has_a_rank_keeps_the_others_apart_at_once_and_the
 #[test]
 fn members_that_come_when_newcomers_have_failed_to_meet_are_told_why() {
     let mut member = Process::start("host init=0/1 host stop grow=3 barrier");
-    member.id();
-    member.expect(&["up"]);
-    let id = member.next().strip_prefix("id ").unwrap().to_owned();
-    let newcomer = Process::start(&format!("id={id} join"));
-    let mut victim = Process::start(&format!("id={id} knock stop"));
-    victim.expect(&["start", "knocked"]);
-    victim.kill();
+    let (newcomer, victim) = newcomers_of_which_one_is_killed(&member);
     newcomer.expect(&["start", &format!("error {}", died(&victim))]);
     member.go_on();
     member.expect(&[&format!("alone {}", died(&victim)), "done"]);

@@ -1,11 +1,10 @@
 //! The lines that the device processes of a collective test print for their launcher, as JSON.
 
 use anyhow::Result;
-use nix::sched::CpuSet;
 use serde::{Deserialize, Serialize};
 use shmccl::{Communicator, Error};
 
-use crate::cores::affinity;
+use crate::cores::allowed_cpus;
 use crate::report::PerfRow;
 
 /// A line that a device process prints.
@@ -44,9 +43,7 @@ pub struct RankPlacement {
 impl RankPlacement {
     /// Says where this rank of `comm` runs.
     pub fn of(comm: &Communicator) -> Self {
-        let allowed = affinity();
-        let may_run = |core: &usize| allowed.is_set(*core).unwrap_or(false);
-        let core = (0..CpuSet::count()).find(may_run).unwrap_or(0);
+        let core = allowed_cpus().first().copied().unwrap_or(0);
         Self { rank: comm.rank().get(), pid: std::process::id(), core }
     }
 }

@@ -11,7 +11,7 @@ use super::message::{self, Blame, Bye, ControlMessage, Invite, Lost, NotRestarte
 use super::socket::{Deadline, Incoming, duplicate, resource_error, send, try_receive};
 use crate::error::{DeviceName, Error, Result};
 use crate::rank::{Rank, RankSet};
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 use crate::shm::{CellRef, HostKernel};
 use crate::sync::HeartbeatCell;
 
@@ -141,8 +141,7 @@ impl ControlLink {
         // Not a member's own link: it never says Bye.
         let ears = Self { socket: own, job_id: self.job_id, n_ranks: self.n_ranks, open: false };
         let seen = Arc::clone(&stopped);
-        let builder = std::thread::Builder::new().name("shmccl link".to_owned());
-        let thread = undivided(|| builder.spawn(move || ears.listen(heartbeat.as_ref(), &seen, on_event)));
+        let thread = spawn("shmccl link", move || ears.listen(heartbeat.as_ref(), &seen, on_event));
         let thread = thread.map_err(|error| resource_error("starting a thread", error))?;
         Ok(LinkWatch { socket, stopped, thread: Some(thread) })
     }

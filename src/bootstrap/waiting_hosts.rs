@@ -16,7 +16,7 @@ use super::socket::{poll_timeout, resource_error};
 use crate::error::Result;
 use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
-use crate::shm::undivided::{ForkMutex, undivided};
+use crate::shm::undivided::{ForkMutex, spawn};
 use crate::shm::unforked::Unforked;
 use crate::sync::grace::Grace;
 
@@ -65,8 +65,7 @@ impl Waiter {
             let _ = SigSet::all().thread_block();
             wait_at_all(&woken);
         };
-        let builder = std::thread::Builder::new().name("shmccl meetings".to_owned());
-        undivided(|| builder.spawn(wait)).map_err(|error| resource_error("starting a thread", error))?;
+        spawn("shmccl meetings", wait).map_err(|error| resource_error("starting a thread", error))?;
         Ok(Self { owner: OwnerProcess::this(), new: vec![first], wake })
     }
 }
@@ -107,10 +106,9 @@ fn take_new(hosts: &mut Vec<WaitingHost>) -> bool {
 /// Leads a meeting in a thread of its own, which inherits that all signals are blocked. Where there
 /// is none to be had the others wait for it.
 fn lead(host: WaitingHost) {
-    let builder = std::thread::Builder::new().name("shmccl meeting".to_owned());
     let (give, taken) = std::sync::mpsc::sync_channel::<WaitingHost>(1);
     let run = |host: WaitingHost| (host.lead)(host.listener, host.patience);
-    match undivided(|| builder.spawn(move || taken.recv().into_iter().for_each(run))) {
+    match spawn("shmccl meeting", move || taken.recv().into_iter().for_each(run)) {
         Ok(_) => drop(give.send(host)),
         Err(_) => run(host),
     }

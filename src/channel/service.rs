@@ -19,7 +19,7 @@ use crate::faults::{Faults, Injector};
 use crate::heap::layout::{FIFO_SLOTS, FifoCells, N_FIFOS};
 use crate::logs::PROXY;
 use crate::rank::Rank;
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 use crate::shm::{CellRef, CellSlice};
 use crate::sync::{Latch, ParkCell, Revocation, SleepWord, Stop, WaitPolicy, Waiting, Watch, wait_until};
 use crate::trace::{Rings, TraceRing, TraceSpan, Verb};
@@ -104,8 +104,7 @@ impl ProxyThread {
         let stop = Arc::new(Latch::default());
         let doorbell = served.wait_point.doorbell.clone();
         let mut server = Server::new(Arc::clone(mapped), served, Arc::clone(&stop), policy)?;
-        let builder = std::thread::Builder::new().name("shmccl-proxy".into());
-        let thread = undivided(|| builder.spawn(move || server.run(handler)))
+        let thread = spawn("shmccl-proxy", move || server.run(handler))
             .map_err(|source| resource_error("starting the proxy thread", source))?;
         Ok(Self { mapped: Arc::clone(mapped), doorbell, stop, thread: Some(thread) })
     }

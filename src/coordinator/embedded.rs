@@ -24,7 +24,7 @@ use crate::launch::Program;
 use crate::logs::COORDINATOR;
 use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 use crate::sync::grace::Grace;
 
 /// The properties of a pool.
@@ -196,8 +196,7 @@ impl Pool {
             let _ = SigSet::all().thread_block();
             coordinator.serve()
         };
-        let builder = std::thread::Builder::new().name("shmccl coordinator".to_owned());
-        let started = undivided(|| builder.spawn(serve));
+        let started = spawn("shmccl coordinator", serve);
         self.coordinator = Some(started.map_err(|error| resource_error(ACTION, error))?);
         self.stop = Some(stop);
         Ok(tally)

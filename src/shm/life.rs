@@ -42,7 +42,7 @@ use self::presence::{PresenceLock, is_present};
 use super::Segment;
 use super::kernel::HostKernel;
 use super::limits::{self, Store};
-use super::undivided::undivided;
+use super::undivided::spawn;
 use crate::{
     error::{Error, Result},
     rank::{MAX_RANKS, Rank, RankSet},
@@ -118,8 +118,7 @@ impl LifeLock {
             lost: RankSet::default(),
             vital,
         };
-        let builder = std::thread::Builder::new().name("shmccl-life".into());
-        let thread = undivided(|| builder.spawn(move || watcher.run(&taken)))
+        let thread = spawn("shmccl-life", move || watcher.run(&taken))
             .map_err(|source| limits::refused("starting the life thread", Store::Memory, source))?;
         let lock = Self { stop, kernel, thread: Some(thread) };
         match outcome.recv() {

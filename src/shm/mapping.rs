@@ -130,7 +130,7 @@ impl Mapping {
         // SAFETY: memmap2 mapped `len` bytes at `base` and unmaps them when the owner is dropped;
         // the mapping is readable and writable because this module's callers use `map_raw` only.
         let mapping = unsafe { Self::new(base, len, MappingOwner::Mmap(map)) };
-        registry.add(base, len, !mapping.kept_out_of_forks(), Arc::downgrade(descriptor));
+        registry.add(base, len, !mapping.keep_out_of_forks(), Arc::downgrade(descriptor));
         Ok(mapping.kept_out_of_dumps())
     }
 
@@ -148,7 +148,7 @@ impl Mapping {
         // SAFETY: the crate mapped `len` bytes at `base` readable and writable, and unmaps them in
         // its drop.
         let mapping = unsafe { Self::new(base, len, owner) };
-        registry.add(base, len, !mapping.kept_out_of_forks(), Weak::new());
+        registry.add(base, len, !mapping.keep_out_of_forks(), Weak::new());
         Ok(mapping.kept_out_of_dumps())
     }
 
@@ -181,7 +181,7 @@ impl Mapping {
     }
 
     /// Keeps it out of children of a fork, and returns whether the system does so.
-    pub(super) fn kept_out_of_forks(&self) -> bool {
+    pub(super) fn keep_out_of_forks(&self) -> bool {
         self.advise(MmapAdvise::MADV_DONTFORK)
     }
 

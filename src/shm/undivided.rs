@@ -13,7 +13,9 @@
 //! `std` starts programs, waits for nobody.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::thread::{Builder, JoinHandle};
 
 use super::forks;
 
@@ -29,6 +31,18 @@ thread_local! {
 pub fn undivided<R>(step: impl FnOnce() -> R) -> R {
     let _step = Step::begin();
     step()
+}
+
+/// Starts a thread of this `name`.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn spawn<R: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<JoinHandle<R>> {
+    let builder = Builder::new().name(name.to_owned());
+    undivided(|| builder.spawn(body))
 }
 
 /// A value of the whole process. In a child of a fork nobody has it locked.

@@ -109,7 +109,7 @@ fn replace(place: &Mapping, segment: &Segment) -> Result<()> {
     // (checked when the segment was made).
     unsafe { mmap(address, len, prot, flags, segment.as_fd(), 0) }
         .map_err(|errno| limits::refused_mapping("mapping a segment into the window", errno))?;
-    let is_inherited = !place.kept_out_of_forks();
+    let is_inherited = !place.keep_out_of_forks();
     registry.add(base, to_usize(segment.len()), is_inherited, Arc::downgrade(segment.descriptor()));
     Ok(())
 }

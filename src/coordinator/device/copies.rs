@@ -23,7 +23,7 @@ use crate::coordinator::wire::{IoContext, read, write};
 use crate::epoch_id::fresh_job_id;
 use crate::error::Error;
 use crate::heap::{DeviceAddress, DeviceMemory};
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 use crate::shm::unforked::Unforked;
 
 const CLIENT: IoContext =
@@ -94,8 +94,7 @@ impl CopyServer {
                     }
                 }
             };
-            let builder = std::thread::Builder::new().name("shmccl copies".to_owned());
-            undivided(|| builder.spawn(serve)).map_err(|error| resource_error(ACTION, error))?;
+            spawn("shmccl copies", serve).map_err(|error| resource_error(ACTION, error))?;
         }
         Ok(Self { socket, service })
     }

@@ -18,7 +18,7 @@ use crate::coordinator::order::{CommFormation, DeviceOrder, FailureKind, MAX_REP
 use crate::epoch_id::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::heap::DeviceMemory;
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 use crate::{Communicator, UniqueId};
 
 /// The channels to the worker thread and back.
@@ -87,9 +87,7 @@ impl DeviceWorker {
                 waker.wake();
             }
         };
-        let builder = std::thread::Builder::new().name("shmccl device".to_owned());
-        undivided(|| builder.spawn(serve))
-            .map_err(|error| resource_error("starting a device's worker", error))?;
+        spawn("shmccl device", serve).map_err(|error| resource_error("starting a device's worker", error))?;
         Ok(Self { orders, outcomes, wakeup, off: CancelToken::default() })
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{CallQueue, CallStage, QueueState, StartedCalls, Turn};
 use crate::bootstrap::resource_error;
 use crate::error::Result;
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 
 /// How long the worker waits between two looks at first. It waits twice as long after each that has
 /// found nothing for it.
@@ -72,8 +72,7 @@ impl WorkerState {
     pub(super) fn begin(&mut self, queue: &Arc<CallQueue>) -> Result<()> {
         if self.thread.is_none() {
             let queue = Arc::clone(queue);
-            let builder = std::thread::Builder::new().name("shmccl-work".into());
-            let started = undivided(|| builder.spawn(move || queue.serve()));
+            let started = spawn("shmccl-work", move || queue.serve());
             let action = "starting the thread of a communicator";
             self.thread = Some(started.map_err(|source| resource_error(action, source))?);
         }

@@ -10,7 +10,7 @@ use crate::bootstrap::resource_error;
 use crate::channel::RankContext;
 use crate::comm::calls::monitor::Monitor;
 use crate::error::{Error, Result};
-use crate::shm::undivided::undivided;
+use crate::shm::undivided::spawn;
 use crate::sync::Watch;
 
 /// The most operations that wait in a stream.
@@ -87,8 +87,7 @@ impl StreamQueue {
     /// [`Error::ResourceLimit`], [`Error::Os`].
     pub(super) fn start(self: &Arc<Self>) -> Result<JoinHandle<()>> {
         let queue = Arc::clone(self);
-        let builder = std::thread::Builder::new().name("shmccl-stream".into());
-        undivided(|| builder.spawn(move || queue.serve()))
+        spawn("shmccl-stream", move || queue.serve())
             .map_err(|source| resource_error("starting the thread of a stream", source))
     }
 
