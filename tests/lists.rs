@@ -16,6 +16,7 @@ const HEADER: &str = "bindings/c/include/shmccl.h";
 const NCCL: &str = "bindings/c/include/nccl_compat.h";
 const DTYPES: &str = "bindings/python/src/dtype.rs";
 const STUBS: &str = "bindings/python/python/shmccl/_core.pyi";
+const NUMBERS: &str = "bindings/python/src/table_numbers.rs";
 const TORCH: &str = "bindings/python/python/shmccl/torch";
 const POOL: &str = "bindings/grpc/proto/shmccl/v1/pool.proto";
 const SIMULATOR: &str = "bindings/grpc/proto/gpu_sim.proto";
@@ -212,9 +213,9 @@ fn every_place_has_the_data_types_of_the_engine() {
     for (column, place) in places {
         failed.extend(place.differences(TYPES.iter().map(|(dtype, names)| (dtype, names[column]))));
     }
-    if let Some((file, types)) = python_list(&torch, "\nTYPES = {") {
-        let place = exact(file, names_after(types, "torch."), &NOTHING);
-        failed.extend(place.differences(TYPES.iter().map(|(dtype, names)| (dtype, names[1]))));
+    let (file, source) = holding(&torch, ".py", "\nTYPES = {");
+    if !between(file, source, "\nTYPES = {", "}").contains("_table.TYPES") {
+        failed.push(format!("{file}: TYPES is a list of its own"));
     }
     let codes = c_enum(&header, "shmcclDataType_t");
     for (dtype, names) in TYPES {
@@ -248,6 +249,7 @@ fn every_place_has_the_operators_of_the_engine() {
         (0, in_c),
         (0, some(NCCL, names_after(&read(NCCL), " shmccl"), &NOT_IN_NCCL)),
         (1, exact(STUBS, names_after(literal, "\""), &NOTHING)),
+        (0, some(NUMBERS, names_after(&read(NUMBERS), " shmccl"), &NOTHING)),
         (1, exact(PERF_FLAGS, names_after(tested, "\""), &NOTHING)),
         (2, exact(POOL, proto_enum(POOL, "Operator"), &NOT_IN_THE_POOL)),
         (2, in_simulator),
@@ -284,6 +286,7 @@ fn every_place_has_the_operations_of_the_engine() {
     let places = [
         (0, exact(HEADER, members(c_enum(&header, "shmcclOperation_t")), &NOTHING)),
         (1, some(STUBS, names_after(&read(STUBS), "    def "), &NOTHING)),
+        (0, some(NUMBERS, names_after(&read(NUMBERS), " shmccl"), &NOTHING)),
         (2, in_pool),
         (3, some(PERF_TESTS, names_after(&read(PERF_TESTS), "Self::"), &NOT_IN_PERF)),
         (0, some(TORCH, names_after(&shim, "shmccl"), &NOT_IN_TORCH)),
@@ -339,14 +342,6 @@ fn holding<'a>(sources: &'a [(String, String)], ends: &str, text: &str) -> (&'a 
     let found = fitting.find(|(_, source)| source.contains(text));
     let (file, source) = found.unwrap_or_else(|| panic!("{TORCH}: {} is missing", text.trim()));
     (file, source)
-}
-
-/// Returns the list of torch's backend in Python that begins so, unless it is made from another
-/// one.
-fn python_list<'a>(sources: &'a [(String, String)], start: &str) -> Option<(&'a str, &'a str)> {
-    let (file, source) = holding(sources, ".py", start);
-    let list = between(file, source, start, "}");
-    (!list.contains(" for ")).then_some((file, list))
 }
 
 /// Returns what stands in `text` between `start` and `end`.
