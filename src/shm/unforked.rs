@@ -59,6 +59,9 @@ pub(super) fn close_in_child() {
     // Another thread may have had the lock where the fork came within a step: the child of that
     // executes a program, and has no socket then.
     OPEN.look(|numbers| {
+        if numbers.is_empty() {
+            return;
+        }
         let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
         for number in numbers.drain(..) {
             // SAFETY: the number is of a socket that a copy of its owner still has. It stays open,
