@@ -1,5 +1,6 @@
 """Functions of the program that the backend calls: callbacks of futures and hooks. No operation depends on their threads."""
 
+import contextlib
 import threading
 import time
 
@@ -96,33 +97,45 @@ def test_a_slow_callback_makes_its_operations_before_the_next_one_does(pause, ma
     run(2, slow, pause, makes, timeout=TIMEOUT)
 
 
+@contextlib.contextmanager
+def before(rank, late):
+    """What one of two ranks begins inside cannot end inside: rank `late` begins its own after the other has left."""
+    store, key = dist.distributed_c10d._get_default_store(), f"begun before rank {late}"
+    if rank == late:
+        store.wait([key])
+    yield
+    store.set(key, "1")
+
+
 def a_later_one(rank, n):
     """A callback waits for an operation that the program has begun, and that ends behind its own."""
-    others = []
-
-    def then(future):
-        return others[0].wait()[0]
-
-    result = reduced(1.0).get_future().then(then)
-    others.append(reduced(2.0).get_future())
-    assert result.wait().tolist() == [2.0 * n] * 2
+    for late in range(n):
+        others = []
+        with before(rank, late):
+            future = reduced(1.0).get_future()
+            result = future if rank == late else future.then(lambda _: others[0].wait())
+            others.append(reduced(2.0).get_future())
+        assert result.wait()[0].tolist() == [n if rank == late else 2.0 * n] * 2
 
 
 def an_event(rank, n):
     """A callback waits for the program, which polls meanwhile and waits for the future of another operation."""
-    go, called = threading.Event(), threading.Event()
+    for late in range(n):
+        go, called = threading.Event(), threading.Event()
 
-    def then(future):
-        called.set()
-        return go.wait(TIMEOUT)
+        def then(future):
+            called.set()
+            return go.wait(TIMEOUT)
 
-    result = reduced(1.0).get_future().then(then)
-    assert called.wait(TIMEOUT)
-    dist.all_reduce(torch.ones(2))
-    assert reduced(2.0).wait()
-    assert reduced(3.0).get_future().wait()[0].tolist() == [3.0 * n] * 2
-    go.set()
-    assert result.wait()
+        with before(rank, late):
+            future = reduced(1.0).get_future()
+            result = future if rank == late else future.then(then)
+        assert rank == late or called.wait(TIMEOUT)
+        dist.all_reduce(torch.ones(2))
+        assert reduced(2.0).wait()
+        assert reduced(3.0).get_future().wait()[0].tolist() == [3.0 * n] * 2
+        go.set()
+        assert result.wait()
 
 
 def its_own(rank, n):
