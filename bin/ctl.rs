@@ -15,6 +15,7 @@ use shmccl::coordinator::{
     AddressRange, CallProgress, Client, CommId, CommState, CommStatus, CoordinatorError, DeviceCall,
     DeviceId, DeviceStatus, RuntimeDirectory,
 };
+use shmccl::reduce::ReduceOp;
 
 use crate::output::{self, Look};
 use crate::{failure, file, table};
@@ -130,9 +131,10 @@ fn call(client: &mut Client, args: &CallArgs) -> Result<()> {
     };
     let send = spread(&args.send);
     let recv = args.recv.as_deref().map_or_else(|| send.clone(), spread);
-    let (collective, data_type, op) = (args.operation, args.data_type, args.op.unwrap_or_default());
+    let (operation, data_type) = (args.operation, args.data_type);
+    let op = args.op.clone().unwrap_or(ReduceOp::Sum);
     let root = args.root.unwrap_or_default();
-    let call = DeviceCall { collective, data_type, op, root, count: args.count, send, recv };
+    let call = DeviceCall { operation, data_type, op, root, count: args.count, send, recv };
     match client.call(comm, args.group, call)? {
         CallProgress::InProgress(group) => tell_progress(args.comm, group),
         CallProgress::Queued { group, calls } => output::print(&format!(

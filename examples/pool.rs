@@ -11,8 +11,9 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use shmccl::coordinator::{Client, Collective, CommStatus, Device, DeviceCall, DeviceReduceOp, Pool, Result};
-use shmccl::reduce::DataType;
+use shmccl::collective::Operation;
+use shmccl::coordinator::{Client, CommStatus, Device, DeviceCall, Pool, Result};
+use shmccl::reduce::{DataType, ReduceOp};
 
 const COUNT: usize = 1000;
 const INPUT: u64 = 0x1000;
@@ -51,11 +52,11 @@ fn sum(client: &mut Client, comm: &CommStatus) -> Result<f64> {
         client.copy_host_to_device(*device, INPUT, &vector)?;
     }
     let (send, recv) = (vec![INPUT; comm.devices.len()], vec![OUTPUT; comm.devices.len()]);
-    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
+    let (operation, data_type, op) = (Operation::AllReduce, DataType::F64, ReduceOp::Sum);
     client.call(
         comm.comm,
         None,
-        DeviceCall { collective, data_type, op, root: 0, count: COUNT as u64, send, recv },
+        DeviceCall { operation, data_type, op, root: 0, count: COUNT as u64, send, recv },
     )?;
     let last = client.status(comm.comm, true)?.last.expect("a group that is over");
     assert_eq!(last.failure, None);

@@ -11,6 +11,9 @@ pub const MAX_RANKS: u32 = 256;
 pub struct Rank(u32);
 
 impl Rank {
+    /// The first rank, which every communicator has.
+    pub const ZERO: Self = Self(0);
+
     /// Names rank `value` of a communicator of `n_ranks`.
     ///
     /// # Errors

@@ -94,7 +94,6 @@ const OTHER_OPERATIONS: [(Operation, &str); 17] = [
 ];
 
 const UNKNOWN_TO_NCCL: &str = "nccl.h has no such name";
-const UNASKED: &str = "no client of a pool has asked for it";
 const UNKNOWN_TO_THE_POOL: &str = "the coordinator has no such call";
 
 /// What NCCL's header lacks.
@@ -110,21 +109,8 @@ const NOT_IN_NCCL: [(&str, &str); 8] = [
 ];
 
 /// What the protocol of the pool leaves out.
-const NOT_IN_THE_POOL: [(&str, &str); 13] = [
-    ("INT16", UNASKED),
-    ("UINT16", UNASKED),
-    ("BOOL", UNASKED),
-    ("COMPLEX64", UNASKED),
-    ("COMPLEX128", UNASKED),
-    ("BAND", UNASKED),
-    ("BOR", UNASKED),
-    ("BXOR", UNASKED),
-    ("GATHER", UNKNOWN_TO_THE_POOL),
-    ("SCATTER", UNKNOWN_TO_THE_POOL),
-    ("ALL_TO_ALL_V", UNKNOWN_TO_THE_POOL),
-    ("SEND", UNKNOWN_TO_THE_POOL),
-    ("RECV", UNKNOWN_TO_THE_POOL),
-];
+const NOT_IN_THE_POOL: [(&str, &str); 3] =
+    [("ALL_TO_ALL_V", UNKNOWN_TO_THE_POOL), ("SEND", UNKNOWN_TO_THE_POOL), ("RECV", UNKNOWN_TO_THE_POOL)];
 
 /// What the protocol of the simulator leaves out, which is given: it is not this project's.
 const NOT_IN_THE_SIMULATOR: [(&str, &str); 4] = [

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use shmccl::collective::Operation;
+use shmccl::comm::{Buffers, CollectiveCall, RecvBuffer, SendBuffer, Submit};
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, Communicator, Group, Rank, Result};
@@ -255,53 +256,52 @@ impl<T: TestElement> CaseData<T> {
     /// The errors of the library.
     #[inline]
     pub fn run(&mut self, comm: &mut Communicator) -> Result<()> {
-        macro_rules! call {
+        let spec = &self.spec;
+        if spec.operation == Operation::Send {
+            return self.pass_on(comm);
+        }
+        let buffers = match &mut self.buffers {
+            CaseBuffers::Heap { send, recv } => Buffers::apart(&*send, &*recv),
+            CaseBuffers::Ordinary { send, recv } => {
+                Buffers::apart(SendBuffer::<T>::from(&*send), RecvBuffer::<T>::from(recv))
+            }
+            CaseBuffers::OneOrdinary { both, send, recv } => {
+                let part = match spec.operation {
+                    Operation::Gather if spec.root != comm.rank() => *send..*send + own(spec.layout.send()),
+                    Operation::Scatter if spec.root != comm.rank() => *recv..*recv + own(spec.layout.recv()),
+                    _ => 0..both.len(),
+                };
+                Buffers::in_place(RecvBuffer::<T>::from(&mut both[part]))
+            }
+        };
+        comm.submit(CollectiveCall {
+            op: Some(spec.op.as_ref().unwrap_or(&ReduceOp::Sum)),
+            root: spec.root,
+            blocks: Some([self.parts.blocks(); 2]),
+            ..CollectiveCall::new(spec.operation, T::DATA_TYPE, buffers)
+        })
+    }
+
+    /// Sends to the next rank and receives from the one before, or lets a plan do that.
+    fn pass_on(&mut self, comm: &mut Communicator) -> Result<()> {
+        macro_rules! pass_on {
             ($send:expr, $recv:expr) => {{
-                let op = self.spec.op.as_ref().unwrap_or(&ReduceOp::Sum);
-                let root = self.spec.root;
-                match self.spec.operation {
-                    Operation::AllReduce => comm.all_reduce($send, $recv, op),
-                    Operation::Reduce => comm.reduce($send, $recv, op, root),
-                    Operation::Broadcast => comm.broadcast($send, $recv, root),
-                    Operation::AllGather => comm.all_gather($send, $recv),
-                    Operation::ReduceScatter => comm.reduce_scatter($send, $recv, op),
-                    Operation::AllToAll => comm.all_to_all($send, $recv),
-                    Operation::AllToAllV => {
-                        comm.all_to_all_v($send, self.parts.blocks(), $recv, self.parts.blocks())
-                    }
-                    Operation::Gather => comm.gather($send, $recv, root),
-                    Operation::Scatter => comm.scatter($send, $recv, root),
-                    Operation::Send => {
-                        if let Some(name) = &self.planned {
-                            let plan = comm.plan(name)?;
-                            return comm.run_plan(plan, $send, $recv);
-                        }
-                        let (next, before) = (comm.right(), comm.left());
-                        let mut group = Group::start();
-                        let all = group.join(comm);
-                        group.on(all).send($send, next)?;
-                        group.on(all).recv($recv, before)?;
-                        group.end()
-                    }
-                    other => unreachable!("{other} is no test"),
+                if let Some(name) = &self.planned {
+                    let plan = comm.plan(name)?;
+                    return comm.run_plan(plan, $send, $recv);
                 }
+                let (next, before) = (comm.right(), comm.left());
+                let mut group = Group::start();
+                let all = group.join(comm);
+                group.on(all).send($send, next)?;
+                group.on(all).recv($recv, before)?;
+                group.end()
             }};
         }
         match &mut self.buffers {
-            CaseBuffers::Heap { send, recv } => call!(&*send, &*recv),
-            CaseBuffers::Ordinary { send, recv } => call!(&*send, recv),
-            CaseBuffers::OneOrdinary { both, send, recv } => {
-                let part = match self.spec.operation {
-                    Operation::Gather if self.spec.root != comm.rank() => {
-                        *send..*send + own(self.spec.layout.send())
-                    }
-                    Operation::Scatter if self.spec.root != comm.rank() => {
-                        *recv..*recv + own(self.spec.layout.recv())
-                    }
-                    _ => 0..both.len(),
-                };
-                run_in_place(comm, &self.spec, &self.parts, &mut both[part])
-            }
+            CaseBuffers::Heap { send, recv } => pass_on!(&*send, &*recv),
+            CaseBuffers::Ordinary { send, recv } => pass_on!(&*send, recv),
+            CaseBuffers::OneOrdinary { .. } => unreachable!("a message is not done in place"),
         }
     }
 
@@ -378,28 +378,6 @@ impl CaseData<f32> {
             CaseBuffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
             CaseBuffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }
-    }
-}
-
-/// Does the operation of `spec` in ordinary memory that is input and output.
-fn run_in_place<T: TestElement>(
-    comm: &mut Communicator,
-    spec: &CaseSpec,
-    parts: &Parts,
-    buffer: &mut [T],
-) -> Result<()> {
-    let (op, root) = (spec.op.as_ref().unwrap_or(&ReduceOp::Sum), spec.root);
-    match spec.operation {
-        Operation::AllReduce => comm.all_reduce_in_place(buffer, op),
-        Operation::Reduce => comm.reduce_in_place(buffer, op, root),
-        Operation::Broadcast => comm.broadcast_in_place(buffer, root),
-        Operation::AllGather => comm.all_gather_in_place(buffer),
-        Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
-        Operation::AllToAll => comm.all_to_all_in_place(buffer),
-        Operation::AllToAllV => comm.all_to_all_v_in_place(buffer, parts.blocks()),
-        Operation::Gather => comm.gather_in_place(buffer, root),
-        Operation::Scatter => comm.scatter_in_place(buffer, root),
-        other => unreachable!("{other} is not done in place"),
     }
 }
 

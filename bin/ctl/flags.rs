@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use shmccl::coordinator::{Collective, DeviceReduceOp, GroupId};
-use shmccl::reduce::DataType;
+use shmccl::collective::Operation;
+use shmccl::coordinator::{DeviceCall, GroupId};
+use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::failure::UsageError;
 use crate::flags::n_ranks;
@@ -176,8 +177,9 @@ pub(crate) struct OpenGroupArgs {
 pub(crate) struct CallArgs {
     /// The communicator
     pub(crate) comm: u64,
-    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter or all_to_all
-    pub(crate) operation: Collective,
+    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather or scatter
+    #[arg(value_parser = parse_operation)]
+    pub(crate) operation: Operation,
     /// Elements that a rank sends to each other rank, or receives from it
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) count: u64,
@@ -186,7 +188,7 @@ pub(crate) struct CallArgs {
     pub(crate) data_type: DataType,
     /// Operator of a reduction: sum, prod, min, max, avg, band, bor or bxor [default: sum]
     #[arg(short, long)]
-    pub(crate) op: Option<DeviceReduceOp>,
+    pub(crate) op: Option<ReduceOp>,
     /// Root, if the operation has one [default: 0]
     #[arg(short, long, value_name = "RANK")]
     pub(crate) root: Option<u32>,
@@ -207,7 +209,7 @@ impl CallArgs {
     /// # Errors
     /// The flag without effect.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
-        let operation = self.operation.operation();
+        let operation = self.operation;
         let idle = [
             (self.op.is_some() && !operation.reduces(), "--op"),
             (self.root.is_some() && !operation.has_root(), "--root"),
@@ -215,6 +217,12 @@ impl CallArgs {
         let flag = idle.into_iter().find_map(|(is_idle, flag)| is_idle.then_some(flag));
         flag.map_or(Ok(()), |flag| Err(UsageError::no_effect(flag, operation.name())))
     }
+}
+
+/// Reads the name of an operation of devices.
+fn parse_operation(text: &str) -> Result<Operation, String> {
+    let known = text.parse().ok().filter(|operation| DeviceCall::OPERATIONS.contains(operation));
+    known.ok_or_else(|| format!("expected {}", DeviceCall::OPERATIONS.map(Operation::name).join(", ")))
 }
 
 /// Reads an address, decimal or with 0x in front.

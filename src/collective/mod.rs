@@ -46,9 +46,9 @@ mod transport;
 pub(crate) use call::footprint::MemberMemory;
 pub use call::{
     Algorithm, AlgorithmName, Call, CallMismatch, CallSignature, ChannelKind, MessageSelector, MessageStatus,
-    Operation, Request, StatusHandle, UnknownAlgorithm,
+    Operation, Request, StatusHandle, UnknownAlgorithm, UnknownOperation,
 };
-pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output, Receipt};
+pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output, Receipt, Side};
 pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;

@@ -39,14 +39,15 @@ use crate::shm::{CellRef, SharedLayout, Span};
 use crate::sync::Revocation;
 
 pub use calls::buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
+pub use calls::call::{Buffers, CollectiveCall, OwnedCall};
 use calls::call_queue::EngineLoan;
 pub use calls::collectives::Collectives;
 pub use calls::group::{Group, GroupMember, OnGroup};
+pub use calls::placement::{MemoryRange, PartialOverlap, Placement};
 pub use calls::settings::RegisteredPlan;
 pub use calls::start::{Starting, Work};
 pub use calls::submit::{Caller, Submit};
 pub use calls::switch::SwitchChannel;
-pub use calls::untyped::Untyped;
 pub use calls::{start, stream};
 pub use checkpoint::CheckpointFault;
 pub use join::{JoinedAs, join_job};

@@ -1,12 +1,8 @@
 //! The work of groups as clients order it: collective calls by the addresses of each device's
 //! memory, and checkpoints.
 
-use std::path::Path;
-use std::str::FromStr;
-
-use serde::de::value::Error as ValueError;
-use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 use super::error::RequestError;
 use super::id::DeviceId;
@@ -45,60 +41,37 @@ pub struct Bytes {
     pub len: u64,
 }
 
-/// A collective operation that can be called through the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Collective {
-    /// Every rank gets the reduction of all inputs.
-    AllReduce,
-    /// The root gets the reduction of all inputs.
-    Reduce,
-    /// Every rank gets the root's input.
-    Broadcast,
-    /// Every rank gets all inputs.
-    AllGather,
-    /// Every rank gets its block of the reduction of all inputs.
-    ReduceScatter,
-    /// Every rank gets its block of every input.
-    AllToAll,
-}
+/// Operations and operators travel by their names.
+mod by_name {
+    use std::fmt::Display;
+    use std::str::FromStr;
 
-/// The operator of a reduction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceReduceOp {
-    /// Adds.
-    #[default]
-    Sum,
-    /// Multiplies.
-    Prod,
-    /// Takes the least.
-    Min,
-    /// Takes the greatest.
-    Max,
-    /// Adds, and divides by the number of ranks.
-    Avg,
-    /// Keeps the bits that are set in all inputs.
-    #[serde(rename = "band")]
-    BitAnd,
-    /// Keeps the bits that are set in any input.
-    #[serde(rename = "bor")]
-    BitOr,
-    /// Keeps the bits that are set in an odd number of inputs.
-    #[serde(rename = "bxor")]
-    BitXor,
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(named: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(named)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// One collective operation on the memory of all devices of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceCall {
-    /// The operation.
-    pub collective: Collective,
+    /// The operation: one of [`DeviceCall::OPERATIONS`].
+    #[serde(with = "by_name")]
+    pub operation: Operation,
     /// The type of the elements.
     pub data_type: DataType,
-    /// The operator of a reduction; otherwise it is ignored.
-    pub op: DeviceReduceOp,
+    /// The operator of a reduction, one of [`ReduceOp::PLAIN`]; otherwise it is ignored.
+    #[serde(with = "by_name")]
+    pub op: ReduceOp,
     /// The root of an operation that has one; otherwise it is ignored.
     pub root: u32,
     /// The number of elements of a block, which one rank sends to one other or receives from it.
@@ -135,97 +108,36 @@ impl AddressRange {
     }
 }
 
-impl Collective {
-    /// Returns the operation of the library.
-    #[must_use]
-    pub const fn operation(self) -> Operation {
-        match self {
-            Self::AllReduce => Operation::AllReduce,
-            Self::Reduce => Operation::Reduce,
-            Self::Broadcast => Operation::Broadcast,
-            Self::AllGather => Operation::AllGather,
-            Self::ReduceScatter => Operation::ReduceScatter,
-            Self::AllToAll => Operation::AllToAll,
-        }
-    }
-}
-
-impl DeviceReduceOp {
-    /// Returns the operator of the library.
-    #[must_use]
-    pub const fn reduce_op(self) -> ReduceOp {
-        match self {
-            Self::Sum => ReduceOp::Sum,
-            Self::Prod => ReduceOp::Prod,
-            Self::Min => ReduceOp::Min,
-            Self::Max => ReduceOp::Max,
-            Self::Avg => ReduceOp::Avg,
-            Self::BitAnd => ReduceOp::BitAnd,
-            Self::BitOr => ReduceOp::BitOr,
-            Self::BitXor => ReduceOp::BitXor,
-        }
-    }
-}
-
-/// The name of no operation or operator that can be called through the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}")]
-pub struct UnknownName {
-    expected: &'static str,
-}
-
-/// Returns what is written as `name` in messages.
-fn by_name<T: DeserializeOwned>(name: &str, expected: &'static str) -> Result<T, UnknownName> {
-    T::deserialize(name.into_deserializer()).map_err(|_: ValueError| UnknownName { expected })
-}
-
-impl FromStr for Collective {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let expected = "all_reduce, reduce, broadcast, all_gather, reduce_scatter or all_to_all";
-        by_name(&name.replace('-', "_"), expected)
-    }
-}
-
-impl FromStr for DeviceReduceOp {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        by_name(name, "sum, prod, min, max, avg, band, bor or bxor")
-    }
-}
-
 impl DeviceCall {
+    /// The operations that can be called through the coordinator.
+    pub const OPERATIONS: [Operation; 8] = [
+        Operation::AllReduce,
+        Operation::Reduce,
+        Operation::Broadcast,
+        Operation::AllGather,
+        Operation::ReduceScatter,
+        Operation::AllToAll,
+        Operation::Gather,
+        Operation::Scatter,
+    ];
+
     /// Returns the bytes that `rank` of `n_ranks` reads and writes; `None` when they cannot be
     /// counted, or the call has no address for the rank.
     #[must_use]
     pub fn operands(&self, rank: usize, n_ranks: usize) -> Option<(Bytes, Bytes)> {
-        let (sent, received) = self.collective.operation().blocks(n_ranks as u64);
-        let (has_input, has_output) = self.sides(rank);
+        let (sent, received) = self.operation.parts(n_ranks as u64, self.root as usize == rank);
         let block = self.count.checked_mul(self.data_type.size() as u64)?;
         let bytes = |addresses: &[u64], blocks: u64| {
             Some(Bytes { address: *addresses.get(rank)?, len: block.checked_mul(blocks)? })
         };
-        let (sent, received) = (sent * u64::from(has_input), received * u64::from(has_output));
         Some((bytes(&self.send, sent)?, bytes(&self.recv, received)?))
-    }
-
-    /// Returns whether `rank` has an input and an output: one of them may be the root's only.
-    pub(super) fn sides(&self, rank: usize) -> (bool, bool) {
-        let is_root = self.root as usize == rank;
-        match self.collective {
-            Collective::Reduce => (true, is_root),
-            Collective::Broadcast => (is_root, true),
-            _ => (true, true),
-        }
     }
 
     /// Checks the call against the devices in the order of their ranks, before data move.
     ///
     /// # Errors
     /// [`RequestError::WrongCount`], [`RequestError::NoSuchRoot`], [`RequestError::OutOfRange`],
-    /// [`RequestError::BadOperator`].
+    /// [`RequestError::BadOperation`], [`RequestError::BadOperator`].
     pub fn check(&self, devices: &[(DeviceId, AddressRange)]) -> Result<(), RequestError> {
         let n_ranks = devices.len();
         for given in [self.send.len(), self.recv.len()] {
@@ -236,8 +148,11 @@ impl DeviceCall {
         if self.root as usize >= n_ranks {
             return Err(RequestError::NoSuchRoot { root: self.root, devices: n_ranks });
         }
-        if self.collective.operation().reduces() {
-            Reducer::new(self.data_type, &self.op.reduce_op(), 1)
+        if !Self::OPERATIONS.contains(&self.operation) {
+            return Err(RequestError::BadOperation { operation: self.operation.name().to_owned() });
+        }
+        if self.operation.reduces() {
+            Reducer::new(self.data_type, &self.op, 1)
                 .map_err(|refused| RequestError::BadOperator { why: refused.to_string() })?;
         }
         for (rank, (device, range)) in devices.iter().enumerate() {
@@ -312,17 +227,9 @@ pub(super) fn check_together<'c>(
 mod tests {
     use super::*;
 
-    fn call(collective: Collective, count: u64, send: &[u64], recv: &[u64]) -> DeviceCall {
+    fn call(operation: Operation, count: u64, send: &[u64], recv: &[u64]) -> DeviceCall {
         let (send, recv) = (send.to_vec(), recv.to_vec());
-        DeviceCall {
-            collective,
-            data_type: DataType::F64,
-            op: DeviceReduceOp::Sum,
-            root: 1,
-            count,
-            send,
-            recv,
-        }
+        DeviceCall { operation, data_type: DataType::F64, op: ReduceOp::Sum, root: 1, count, send, recv }
     }
 
     fn pair() -> [(DeviceId, AddressRange); 2] {
@@ -334,72 +241,76 @@ mod tests {
 
     #[test]
     fn a_call_is_held_against_the_range_of_each_device() {
-        let fits = call(Collective::AllReduce, 8, &[0x1000, 0x1000], &[0x10c0, 0x1000]);
+        let fits = call(Operation::AllReduce, 8, &[0x1000, 0x1000], &[0x10c0, 0x1000]);
         assert_eq!(fits.check(&pair()), Ok(()));
-        let past = call(Collective::AllGather, 8, &[0x1000, 0x1000], &[0x1080, 0x1000]);
+        let past = call(Operation::AllGather, 8, &[0x1000, 0x1000], &[0x1080, 0x1000]);
         let refused = past.check(&pair()).unwrap_err();
         assert!(matches!(refused, RequestError::OutOfRange { device, .. } if device.get() == 9), "{refused}");
-        let below = call(Collective::AllReduce, 0, &[0xfff, 0x1000], &[0x1000, 0x1000]);
+        let below = call(Operation::AllReduce, 0, &[0xfff, 0x1000], &[0x1000, 0x1000]);
         assert!(matches!(below.check(&pair()), Err(RequestError::OutOfRange { .. })));
-        let empty = call(Collective::AllToAll, 0, &[0x1100, 0x1040], &[0x1000, 0x1000]);
+        let empty = call(Operation::AllToAll, 0, &[0x1100, 0x1040], &[0x1000, 0x1000]);
         assert_eq!(empty.check(&pair()), Ok(()), "no bytes may stand at the end");
     }
 
     #[test]
     fn what_cannot_be_counted_is_out_of_range() {
         for count in [u64::MAX, u64::MAX / 8 + 1, u64::MAX / 16 + 1] {
-            let huge = call(Collective::AllGather, count, &[0x1000, 0x1000], &[0x1000, 0x1000]);
+            let huge = call(Operation::AllGather, count, &[0x1000, 0x1000], &[0x1000, 0x1000]);
             assert!(matches!(huge.check(&pair()), Err(RequestError::OutOfRange { .. })), "{count}");
         }
     }
 
     #[test]
     fn addresses_for_other_ranks_than_there_are_and_roots_that_are_not_there_are_refused() {
-        let three = call(Collective::AllReduce, 1, &[0x1000; 3], &[0x1000; 3]);
+        let three = call(Operation::AllReduce, 1, &[0x1000; 3], &[0x1000; 3]);
         assert_eq!(three.check(&pair()), Err(RequestError::WrongCount { given: 3, devices: 2 }));
-        let mut rootless = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
+        let mut rootless = call(Operation::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
         rootless.root = 2;
         assert_eq!(rootless.check(&pair()), Err(RequestError::NoSuchRoot { root: 2, devices: 2 }));
     }
 
     #[test]
     fn an_operator_that_is_not_defined_on_the_type_is_refused_where_elements_are_combined() {
-        let with = |collective, op| DeviceCall { op, ..call(collective, 1, &[0x1000; 2], &[0x1000; 2]) };
-        let refused = with(Collective::AllReduce, DeviceReduceOp::BitXor).check(&pair()).unwrap_err();
+        let with = |operation, op| DeviceCall { op, ..call(operation, 1, &[0x1000; 2], &[0x1000; 2]) };
+        let refused = with(Operation::AllReduce, ReduceOp::BitXor).check(&pair()).unwrap_err();
         assert!(refused.to_string().starts_with("operator bxor is not defined on double; use "), "{refused}");
-        assert_eq!(with(Collective::AllGather, DeviceReduceOp::BitXor).check(&pair()), Ok(()));
+        assert_eq!(with(Operation::AllGather, ReduceOp::BitXor).check(&pair()), Ok(()));
     }
 
     #[test]
     fn calls_together_have_no_more_operands_than_twice_what_the_smallest_device_has() {
         // All of the second device is 8 elements.
-        let all = call(Collective::AllReduce, 8, &[0x1000; 2], &[0x1000; 2]);
+        let all = call(Operation::AllReduce, 8, &[0x1000; 2], &[0x1000; 2]);
         assert_eq!(check_together([&all].into_iter(), &pair()), Ok(()));
-        let one = call(Collective::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
+        let one = call(Operation::Broadcast, 1, &[0x1000; 2], &[0x1000; 2]);
         let device = DeviceId::new(9);
         let refused = Err(RequestError::GroupTooLarge { device, bytes: 144, most: 128 });
         assert_eq!(check_together([&all, &one].into_iter(), &pair()), refused);
-        let halves = [4, 4].map(|count| call(Collective::AllReduce, count, &[0x1000; 2], &[0x1000; 2]));
+        let halves = [4, 4].map(|count| call(Operation::AllReduce, count, &[0x1000; 2], &[0x1000; 2]));
         assert_eq!(check_together(halves.iter(), &pair()), Ok(()));
     }
 
     #[test]
-    fn names_lead_back_to_what_they_name() {
-        for collective in [
-            Collective::AllReduce,
-            Collective::Reduce,
-            Collective::Broadcast,
-            Collective::AllGather,
-            Collective::ReduceScatter,
-            Collective::AllToAll,
-        ] {
-            assert_eq!(collective.operation().name().parse(), Ok(collective));
+    fn a_call_travels_by_the_names_of_its_operation_and_operator() {
+        for operation in DeviceCall::OPERATIONS {
+            for op in ReduceOp::PLAIN {
+                let call = DeviceCall { op, ..call(operation, 1, &[0x1000], &[0x1000]) };
+                let text = serde_json::to_string(&call).unwrap();
+                assert_eq!(serde_json::from_str::<DeviceCall>(&text).unwrap(), call, "{text}");
+            }
         }
-        assert_eq!("all-reduce".parse(), Ok(Collective::AllReduce));
-        assert!("finalize".parse::<Collective>().is_err());
-        for op in ReduceOp::PLAIN {
-            assert_eq!(op.name().parse().map(DeviceReduceOp::reduce_op), Ok(op));
+        let text = serde_json::to_string(&call(Operation::AllReduce, 1, &[], &[])).unwrap();
+        assert!(text.contains(r#""operation":"all_reduce","#), "{text}");
+        for wrong in ["every_reduce", "barrier"] {
+            let text = text.replace("all_reduce", wrong);
+            let refused = serde_json::from_str::<DeviceCall>(&text).map(|call| call.check(&[]));
+            assert!(refused.is_err() || refused.is_ok_and(|checked| checked.is_err()), "{text}");
         }
-        assert!("mean".parse::<DeviceReduceOp>().is_err());
+    }
+
+    #[test]
+    fn what_no_device_can_be_asked_for_is_refused() {
+        let refused = call(Operation::Send, 1, &[0x1000; 2], &[0x1000; 2]).check(&pair());
+        assert!(matches!(&refused, Err(RequestError::BadOperation { operation }) if operation == "send"));
     }
 }

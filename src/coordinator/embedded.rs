@@ -71,8 +71,9 @@ impl Default for PoolOptions {
 /// limit of the program as far as the system allows.
 ///
 /// ```no_run
-/// use shmccl::coordinator::{Collective, Device, DeviceCall, DeviceReduceOp, Pool};
-/// use shmccl::reduce::DataType;
+/// use shmccl::collective::Operation;
+/// use shmccl::coordinator::{Device, DeviceCall, Pool};
+/// use shmccl::reduce::{DataType, ReduceOp};
 ///
 /// fn main() -> shmccl::coordinator::Result<()> {
 ///     if let Some(device) = Device::from_env()? {
@@ -85,9 +86,9 @@ impl Default for PoolOptions {
 ///         client.copy_host_to_device(*device, 0x1000, &2.0_f64.to_ne_bytes())?;
 ///     }
 ///     let product = DeviceCall {
-///         collective: Collective::AllReduce,
+///         operation: Operation::AllReduce,
 ///         data_type: DataType::F64,
-///         op: DeviceReduceOp::Prod,
+///         op: ReduceOp::Prod,
 ///         root: 0,
 ///         count: 1,
 ///         send: vec![0x1000; 3],

@@ -287,6 +287,12 @@ pub enum RequestError {
         /// How many devices there are.
         devices: usize,
     },
+    /// The operation is none that devices can be asked for.
+    #[error("{operation} is no operation of devices, expected one of `DeviceCall::OPERATIONS`")]
+    BadOperation {
+        /// Its name.
+        operation: String,
+    },
     /// The operator is not defined on the type of the elements.
     #[error("{why}")]
     BadOperator {

@@ -50,7 +50,7 @@ mod wire;
 
 pub use adoption::directory::Swept;
 pub use adoption::fleet::MissingDevices;
-pub use call::{AddressRange, Bytes, Collective, DeviceCall, DeviceReduceOp, MAX_CALLS, UnknownName};
+pub use call::{AddressRange, Bytes, DeviceCall, MAX_CALLS};
 pub use client::{Client, Sent};
 pub use device::{Device, DeviceOptions};
 pub use directory::RuntimeDirectory;

@@ -67,9 +67,9 @@ data_types! {
     /// `f64`.
     F64 = 9, f64, ["double", "f64", "fp64", "float64"];
     /// [`F8E4M3`].
-    F8E4M3 = 10, F8E4M3, ["f8e4m3", "fp8_e4m3", "float8_e4m3fn"];
+    F8E4M3 = 10, F8E4M3, ["f8e4m3", "fp8_e4m3", "float8_e4m3fn", "float8e4m3"];
     /// [`F8E5M2`].
-    F8E5M2 = 11, F8E5M2, ["f8e5m2", "fp8_e5m2", "float8_e5m2"];
+    F8E5M2 = 11, F8E5M2, ["f8e5m2", "fp8_e5m2", "float8_e5m2", "float8e5m2"];
     /// `i16`.
     I16 = 12, i16, ["int16", "i16", "short"];
     /// `u16`.

@@ -9,7 +9,7 @@ use crate::shm::reduce::OperandAddresses;
 ///
 /// Floats of 16 and 8 bits are accumulated in `f32` over all ranks and rounded once, whatever the
 /// [algorithm](crate::collective::Algorithm).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReduceOp {
     /// Adds.
@@ -282,6 +282,8 @@ impl CustomOp {
 }
 
 /// Whether both are clones of one operator.
+impl Eq for CustomOp {}
+
 impl PartialEq for CustomOp {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

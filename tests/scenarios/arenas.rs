@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use shmccl::channel::Channel;
-use shmccl::collective::{Algorithm, ChannelKind};
+use shmccl::collective::{Algorithm, ChannelKind, Operation};
+use shmccl::comm::{self, CollectiveCall, Submit};
 use shmccl::heap::{DeviceBuffer, HeapOffset, Region};
 use shmccl::proxy::{Transfer, TransferLen};
 use shmccl::reduce::{DataType, ReduceOp};
@@ -369,7 +370,10 @@ scenario!(a_buffer_of_an_epoch_before_is_no_operand, Job::of(2).broken(), |comm|
     let refused = [
         later.all_reduce_in_place(&own, &ReduceOp::Sum),
         later.all_gather(&of_all, &mut [0; 20]),
-        later.untyped(DataType::U32).broadcast_in_place(&of_all, first),
+        later.submit(CollectiveCall {
+            root: first,
+            ..CollectiveCall::new(Operation::Broadcast, DataType::U32, comm::Buffers::in_place(&of_all))
+        }),
     ];
     for refused in refused {
         let name = "the offset of a buffer";

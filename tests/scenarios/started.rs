@@ -7,7 +7,7 @@ use std::time::Duration;
 use shmccl::collective::{ChannelKind, CustomAlgorithm, Operation, Steps};
 use shmccl::comm::Starting;
 use shmccl::heap::DeviceBuffer;
-use shmccl::reduce::{DataType, ReduceOp};
+use shmccl::reduce::ReduceOp;
 use shmccl::sync::interrupt::interruptible;
 use shmccl::{Collectives, Communicator, Error, Result, Work};
 
@@ -180,7 +180,7 @@ fn receives_first(comm: &mut Communicator) -> Result<()> {
             }
             for number in [1, 2] {
                 let bytes = fixed(len, number);
-                works.push(comm.start(nothing, |calls| calls.untyped(DataType::U8).send(&*bytes, right))?);
+                works.push(comm.start(nothing, |calls| calls.send(&*bytes, right))?);
             }
             if reversed {
                 works.reverse();
@@ -213,7 +213,7 @@ scenario!(messages_that_nobody_waits_for_arrive, Job::of(2).heap_len(32 << 20), 
         let received = comm.alloc::<u8>(len)?;
         if comm.rank() == first {
             let bytes = fixed(len, 9);
-            other.start(ends.count(), |calls| calls.untyped(DataType::U8).send(&*bytes, peer))?;
+            other.start(ends.count(), |calls| calls.send(&*bytes, peer))?;
             comm.barrier()?;
         } else {
             let work = other.start(ends.count(), |calls| calls.recv(&received, peer))?;

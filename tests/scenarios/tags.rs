@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use shmccl::collective::{CallMismatch, ChannelKind};
+use shmccl::collective::{CallMismatch, ChannelKind, Operation};
+use shmccl::comm::{Buffers, CollectiveCall, Submit};
 use shmccl::heap::DeviceBuffer;
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Collectives, Communicator, Error, Group, MessageSelector, Result, StatusHandle};
@@ -589,10 +590,17 @@ scenario!(bytes_of_a_type_that_is_a_value_have_tags, Job::of(2), |comm| {
     let (sent, mut first, mut second) = ([1_u8, 2, 3, 4, 5, 6, 7, 8], [0_u8; 4], [0_u8; 4]);
     let mut group = Group::start();
     let all = group.join(comm);
-    group.on(all).untyped(DataType::F32).send_tagged(&sent[..4], peer, 1)?;
-    group.on(all).untyped(DataType::F32).send_tagged(&sent[4..], peer, 2)?;
-    group.on(all).untyped(DataType::F32).recv_tagged(&mut second[..], peer, 2)?;
-    group.on(all).untyped(DataType::F32).recv_any_into(&mut first[..], 1, &status)?;
+    let from_any = Some((MessageSelector { source: None, tag: Some(1) }, &status));
+    let ends = [
+        (Operation::Send, Buffers::input(&sent[..4]), 1),
+        (Operation::Send, Buffers::input(&sent[4..]), 2),
+        (Operation::Recv, Buffers::output(&mut second[..]), 2),
+        (Operation::RecvAny, Buffers::output(&mut first[..]), 1),
+    ];
+    for (operation, buffers, tag) in ends {
+        let call = CollectiveCall::new(operation, DataType::F32, buffers);
+        group.on(all).submit(CollectiveCall { root: peer, tag, selected: from_any, ..call })?;
+    }
     group.end()?;
     drop(group);
     assert_eq!((&first[..], &second[..]), (&sent[..4], &sent[4..]));

@@ -1,12 +1,14 @@
-//! Calls: what a function or a structure of C asks for, checked, and put to whatever takes calls.
+//! Calls: what a function or a structure of C asks for, checked, and submitted to whatever takes
+//! calls.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
-use shmccl::comm::{Blocks, RecvBytes, RegisteredPlan, SendBytes, Submit};
+use shmccl::collective::Operation;
+use shmccl::comm::{Buffers, CollectiveCall, OwnedCall, Placement, RegisteredPlan};
 use shmccl::reduce::{DataType, ReduceOp, Scalar};
 use shmccl::shm::undivided::ForkMutex;
-use shmccl::{Collectives, Rank, StatusHandle};
+use shmccl::{MessageSelector, Rank, StatusHandle};
 
 use crate::answer::answer;
 use crate::arguments::{data_type, elements, required, unsigned};
@@ -107,189 +109,98 @@ impl shmcclCall_t {
     }
 }
 
-/// A call that is checked as far as C concerns it. Its buffers are the caller's until it is done.
-pub(crate) struct Call {
-    data_type: DataType,
-    action: Action,
+/// The operations of the engine, by their codes.
+const OPERATIONS: [Operation; 11] = [
+    Operation::AllReduce,
+    Operation::Reduce,
+    Operation::Broadcast,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::AllToAll,
+    Operation::Gather,
+    Operation::Scatter,
+    Operation::AllToAllV,
+    Operation::Send,
+    Operation::Recv,
+];
+
+/// Checks `asked` of the communicator of `state`, as far as C concerns it. Its buffers are the
+/// caller's until it is done.
+///
+/// # Safety
+/// The pointers of `asked` are as the header says of its operation. Its buffers are the call's
+/// until it is done.
+pub(crate) unsafe fn check(state: &CommState, asked: &shmcclCall_t) -> Result<OwnedCall, Failure> {
+    let operation = usize::try_from(asked.operation).ok().and_then(|code| OPERATIONS.get(code));
+    let unknown = || format!("operation is {}, which is no shmcclOperation_t", asked.operation);
+    let operation = match *operation.ok_or_else(|| Failure::argument(unknown()))? {
+        Operation::Recv if asked.peer == SHMCCL_ANY_SOURCE => Operation::RecvAny,
+        operation => operation,
+    };
+    // SAFETY: the caller's duties are the same.
+    unsafe { Reader::new(state, asked, operation)?.call() }
 }
 
-/// The operations, by what they need.
-enum Action {
-    AllReduce(Buffers, ReduceOp),
-    Reduce(Buffers, ReduceOp, Rank),
-    Broadcast(Buffers, Rank),
-    AllGather(Buffers),
-    ReduceScatter(Buffers, ReduceOp),
-    AllToAll(Buffers),
-    Gather(Buffers, Rank),
-    Scatter(Buffers, Rank),
-    AllToAllV(Buffers, Box<[Vec<usize>; 4]>),
-    Send(SendBytes<'static>, Rank, u32),
-    Recv(RecvBytes<'static>, Rank, u32),
-    RecvAny(RecvBytes<'static>, u32, StatusHandle),
-    RunPlan(Buffers, RegisteredPlan),
-}
-
-/// The buffers of a collective call.
-enum Buffers {
-    Apart(SendBytes<'static>, RecvBytes<'static>),
-    InPlace(RecvBytes<'static>),
-}
-
-impl Call {
-    /// Checks `asked` of the communicator of `state`.
-    ///
-    /// # Safety
-    /// The pointers of `asked` are as the header says of its operation. Its buffers are the call's
-    /// until it is done.
-    pub(crate) unsafe fn check(state: &CommState, asked: &shmcclCall_t) -> Result<Self, Failure> {
-        let data_type = data_type(asked.datatype)?;
-        let reader = Reader { state, asked, data_type };
-        // SAFETY: the caller's duties are the same.
-        let action = unsafe { reader.action() }?;
-        Ok(Self { data_type, action })
-    }
-
-    /// Checks a call by `plan`. Its buffers, both of `count` elements, are those of `asked`.
-    ///
-    /// # Safety
-    /// Those of [`Call::check`].
-    pub(crate) unsafe fn by_plan(
-        state: &CommState,
-        asked: &shmcclCall_t,
-        plan: RegisteredPlan,
-    ) -> Result<Self, Failure> {
-        let data_type = data_type(asked.datatype)?;
-        let reader = Reader { state, asked, data_type };
-        // SAFETY: the caller's duties are the same.
-        let buffers = unsafe { reader.buffers(asked.count, asked.count, InPlaceAt::Start) }?;
-        Ok(Self { data_type, action: Action::RunPlan(buffers, plan) })
-    }
-
-    /// Returns where a receive from any rank tells whose message it was.
-    pub(crate) fn status(&self) -> Option<StatusHandle> {
-        match &self.action {
-            Action::RecvAny(_, _, status) => Some(status.clone()),
-            _ => None,
-        }
-    }
-
-    /// Puts the call to `taker`.
-    pub(crate) fn put<S: Submit<'static>>(self, taker: &mut S) -> shmccl::Result<()> {
-        use Buffers::{Apart, InPlace};
-        let mut taker = taker.untyped(self.data_type);
-        match self.action {
-            Action::AllReduce(Apart(send, recv), op) => taker.all_reduce(send, recv, &op),
-            Action::AllReduce(InPlace(buffer), op) => taker.all_reduce_in_place(buffer, &op),
-            Action::Reduce(Apart(send, recv), op, root) => taker.reduce(send, recv, &op, root),
-            Action::Reduce(InPlace(buffer), op, root) => taker.reduce_in_place(buffer, &op, root),
-            Action::Broadcast(Apart(send, recv), root) => taker.broadcast(send, recv, root),
-            Action::Broadcast(InPlace(buffer), root) => taker.broadcast_in_place(buffer, root),
-            Action::AllGather(Apart(send, recv)) => taker.all_gather(send, recv),
-            Action::AllGather(InPlace(buffer)) => taker.all_gather_in_place(buffer),
-            Action::ReduceScatter(Apart(send, recv), op) => taker.reduce_scatter(send, recv, &op),
-            Action::ReduceScatter(InPlace(buffer), op) => taker.reduce_scatter_in_place(buffer, &op),
-            Action::AllToAll(Apart(send, recv)) => taker.all_to_all(send, recv),
-            Action::AllToAll(InPlace(buffer)) => taker.all_to_all_in_place(buffer),
-            Action::Gather(Apart(send, recv), root) => taker.gather(send, recv, root),
-            Action::Gather(InPlace(buffer), root) => taker.gather_in_place(buffer, root),
-            Action::Scatter(Apart(send, recv), root) => taker.scatter(send, recv, root),
-            Action::Scatter(InPlace(buffer), root) => taker.scatter_in_place(buffer, root),
-            Action::AllToAllV(Apart(send, recv), blocks) => {
-                let [sendcounts, sdispls, recvcounts, rdispls] = &*blocks;
-                let (sent, received) = (Blocks::new(sendcounts, sdispls), Blocks::new(recvcounts, rdispls));
-                taker.all_to_all_v(send, sent, recv, received)
-            }
-            Action::AllToAllV(InPlace(buffer), blocks) => {
-                let [_, _, recvcounts, rdispls] = &*blocks;
-                taker.all_to_all_v_in_place(buffer, Blocks::new(recvcounts, rdispls))
-            }
-            Action::Send(buffer, peer, tag) => taker.send_tagged(buffer, peer, tag),
-            Action::Recv(buffer, peer, tag) => taker.recv_tagged(buffer, peer, tag),
-            Action::RecvAny(buffer, tag, status) => taker.recv_any_into(buffer, tag, &status),
-            Action::RunPlan(Apart(send, recv), plan) => taker.run_plan(plan, send, recv),
-            Action::RunPlan(InPlace(buffer), plan) => taker.run_plan_in_place(plan, buffer),
-        }
-    }
+/// Checks a call by `plan`. Its buffers, both of `count` elements, are those of `asked`.
+///
+/// # Safety
+/// Those of [`check`].
+pub(crate) unsafe fn check_planned(
+    state: &CommState,
+    asked: &shmcclCall_t,
+    plan: RegisteredPlan,
+) -> Result<OwnedCall, Failure> {
+    // SAFETY: the caller's duties are the same.
+    let mut call = unsafe { Reader::new(state, asked, Operation::RunPlan)?.call() }?;
+    call.call.plan = Some(plan);
+    Ok(call)
 }
 
 /// Reads the arguments of a call.
 struct Reader<'a> {
     state: &'a CommState,
     asked: &'a shmcclCall_t,
+    operation: Operation,
     data_type: DataType,
 }
 
-impl Reader<'_> {
-    /// # Safety
-    /// As for [`Call::check`].
-    unsafe fn action(&self) -> Result<Action, Failure> {
-        const ALL_REDUCE: u32 = shmcclOperation_t::shmcclOpAllReduce as u32;
-        const REDUCE: u32 = shmcclOperation_t::shmcclOpReduce as u32;
-        const BROADCAST: u32 = shmcclOperation_t::shmcclOpBroadcast as u32;
-        const ALL_GATHER: u32 = shmcclOperation_t::shmcclOpAllGather as u32;
-        const REDUCE_SCATTER: u32 = shmcclOperation_t::shmcclOpReduceScatter as u32;
-        const ALL_TO_ALL: u32 = shmcclOperation_t::shmcclOpAlltoAll as u32;
-        const GATHER: u32 = shmcclOperation_t::shmcclOpGather as u32;
-        const SCATTER: u32 = shmcclOperation_t::shmcclOpScatter as u32;
-        const ALL_TO_ALL_V: u32 = shmcclOperation_t::shmcclOpAlltoAllv as u32;
-        const SEND: u32 = shmcclOperation_t::shmcclOpSend as u32;
-        const RECV: u32 = shmcclOperation_t::shmcclOpRecv as u32;
-        let (one, all) = (self.asked.count, self.blocks()?);
-        // SAFETY: the caller of each answers for the buffers of the call.
-        let buffers = |sent, received, block| unsafe { self.buffers(sent, received, block) };
-        let own = self.state.rank().index();
-        Ok(match self.asked.operation {
-            ALL_REDUCE => Action::AllReduce(buffers(one, one, InPlaceAt::Start)?, self.op()?),
-            REDUCE => {
-                let root = self.peer()?;
-                let received = if root == self.state.rank() { one } else { 0 };
-                Action::Reduce(buffers(one, received, InPlaceAt::Start)?, self.op()?, root)
-            }
-            BROADCAST => {
-                let root = self.peer()?;
-                let sent = if root == self.state.rank() { one } else { 0 };
-                Action::Broadcast(buffers(sent, one, InPlaceAt::Start)?, root)
-            }
-            ALL_GATHER => Action::AllGather(buffers(one, all, InPlaceAt::Received(own))?),
-            REDUCE_SCATTER => Action::ReduceScatter(buffers(all, one, InPlaceAt::Sent(own))?, self.op()?),
-            ALL_TO_ALL => Action::AllToAll(buffers(all, all, InPlaceAt::Start)?),
-            GATHER => {
-                let root = self.peer()?;
-                let received = if root == self.state.rank() { all } else { 0 };
-                Action::Gather(buffers(one, received, InPlaceAt::Received(own))?, root)
-            }
-            SCATTER => {
-                let root = self.peer()?;
-                let sent = if root == self.state.rank() { all } else { 0 };
-                Action::Scatter(buffers(sent, one, InPlaceAt::Sent(own))?, root)
-            }
-            // SAFETY: the caller answers for the lists.
-            ALL_TO_ALL_V => unsafe { self.all_to_all_v() }?,
-            SEND => {
-                let buffer = self.operand(self.asked.sendbuff, one, "sendbuff")?;
-                // SAFETY: the caller answers for the buffer.
-                Action::Send(unsafe { buffer.input() }, self.peer()?, self.tag()?)
-            }
-            RECV => {
-                let buffer = self.operand(self.asked.recvbuff, one, "recvbuff")?;
-                // SAFETY: the caller answers for the buffer.
-                let buffer = unsafe { buffer.output() };
-                match self.asked.peer {
-                    SHMCCL_ANY_SOURCE => Action::RecvAny(buffer, self.tag()?, StatusHandle::new()),
-                    _ => Action::Recv(buffer, self.peer()?, self.tag()?),
-                }
-            }
-            other => {
-                let text = format!("operation is {other}, which is no shmcclOperation_t");
-                return Err(Failure::argument(text));
-            }
-        })
+impl<'a> Reader<'a> {
+    fn new(state: &'a CommState, asked: &'a shmcclCall_t, operation: Operation) -> Result<Self, Failure> {
+        Ok(Self { state, asked, operation, data_type: data_type(asked.datatype)? })
     }
 
     /// # Safety
-    /// As for [`Call::check`].
-    unsafe fn all_to_all_v(&self) -> Result<Action, Failure> {
+    /// As for [`check`].
+    unsafe fn call(&self) -> Result<OwnedCall, Failure> {
+        let operation = self.operation;
+        let is_open = operation == Operation::RecvAny;
+        let (mut root, mut tag) = (Rank::ZERO, 0);
+        if operation.has_root() || operation.has_peer() && !is_open {
+            root = self.state.member(self.asked.peer, "the root or peer")?;
+        }
+        if operation.has_peer() {
+            tag = unsigned(self.asked.tag, "tag")?;
+        }
+        let op = if operation.reduces() { Some(self.op()?) } else { None };
+        let selected =
+            is_open.then(|| (MessageSelector { source: None, tag: Some(tag) }, StatusHandle::new()));
+        let (buffers, blocks) = if operation == Operation::AllToAllV {
+            // SAFETY: the caller's duties are the same.
+            let (buffers, blocks) = unsafe { self.all_to_all_v() }?;
+            (buffers, Some(Box::new(blocks)))
+        } else {
+            let (sent, received) = operation.parts(self.state.n_ranks() as u64, root == self.state.rank());
+            let (sent, received) = (self.elements(sent)?, self.elements(received)?);
+            // SAFETY: the caller's duties are the same.
+            (unsafe { self.buffers(sent, received, true) }?, None)
+        };
+        let call = CollectiveCall { root, tag, ..CollectiveCall::new(operation, self.data_type, buffers) };
+        Ok(OwnedCall { call, op, blocks, selected })
+    }
+
+    /// # Safety
+    /// As for [`check`].
+    unsafe fn all_to_all_v(&self) -> Result<(Buffers<'static>, [Vec<usize>; 4]), Failure> {
         let n_ranks = self.state.n_ranks();
         let lists = [
             (self.asked.sendcounts, "sendcounts"),
@@ -310,31 +221,45 @@ impl Reader<'_> {
         }
         let [sendcounts, sdispls, recvcounts, rdispls] = &blocks;
         let (sent, received) = (extent(sendcounts, sdispls)?, extent(recvcounts, rdispls)?);
-        let send = self.operand(self.asked.sendbuff, sent, "sendbuff")?;
-        let recv = self.operand(self.asked.recvbuff, received, "recvbuff")?;
-        let is_in_place = recv.has_at(0, &send) && sendcounts == recvcounts && sdispls == rdispls;
-        // SAFETY: the caller answers for the buffers.
-        let buffers = unsafe { Buffers::of(send, recv, is_in_place.then_some(recv)) }?;
-        Ok(Action::AllToAllV(buffers, Box::new(blocks)))
+        let are_same = sendcounts == recvcounts && sdispls == rdispls;
+        // SAFETY: the caller's duties are the same.
+        let buffers = unsafe { self.buffers(sent, received, are_same) }?;
+        Ok((buffers, blocks))
     }
 
-    /// Returns the buffers of a call that sends and receives so many elements.
+    /// Returns the buffers of a call that sends and receives so many elements, and that may be in
+    /// place.
     ///
     /// # Safety
-    /// As for [`Call::check`].
-    unsafe fn buffers(&self, sent: usize, received: usize, at: InPlaceAt) -> Result<Buffers, Failure> {
+    /// As for [`check`].
+    unsafe fn buffers(
+        &self,
+        sent: usize,
+        received: usize,
+        may_replace: bool,
+    ) -> Result<Buffers<'static>, Failure> {
         let send = self.operand(self.asked.sendbuff, sent, "sendbuff")?;
         let recv = self.operand(self.asked.recvbuff, received, "recvbuff")?;
-        let block = |rank| rank * self.asked.count * self.data_type.size();
-        let in_place = match at {
-            InPlaceAt::Start => recv.has_at(0, &send).then_some(recv),
-            InPlaceAt::Received(rank) => recv.has_at(block(rank), &send).then_some(recv),
-            InPlaceAt::Sent(rank) => send.has_at(block(rank), &recv).then_some(send),
-        };
-        // A buffer of a rank that only sends or only receives is no call in place.
-        let in_place = in_place.filter(|_| send.len() > 0 && recv.len() > 0);
-        // SAFETY: the caller answers for the buffers.
-        unsafe { Buffers::of(send, recv, in_place) }
+        let (rank, n_ranks) = (self.state.rank(), u32::try_from(self.state.n_ranks()).unwrap_or(u32::MAX));
+        let placement = Placement { send: send.range(), recv: recv.range() };
+        match placement.is_in_place(self.operation, self.data_type, rank, n_ranks) {
+            Ok(true) if may_replace => {
+                let buffer = if send.range() == placement.longer() { send } else { recv };
+                // SAFETY: the caller answers for the buffer.
+                Ok(Buffers::in_place(unsafe { buffer.output() }))
+            }
+            // The engine looks at two buffers in the heap.
+            Ok(true) | Err(_) if !(send.is_in_heap() && recv.is_in_heap()) => {
+                let text = "sendbuff and recvbuff overlap in part, expected two buffers or a call in place";
+                Err(Failure::argument(text.into()))
+            }
+            _ => {
+                // SAFETY: the caller answers for the buffers.
+                let send = unsafe { send.input() };
+                // SAFETY: as above, and they lie apart.
+                Ok(Buffers::Apart(send, unsafe { recv.output() }))
+            }
+        }
     }
 
     fn operand(&self, start: *const c_void, count: usize, name: &str) -> Result<Operand, Failure> {
@@ -342,18 +267,10 @@ impl Reader<'_> {
         Operand::new(self.state, start, len, name)
     }
 
-    /// Returns the elements in a block of `count` for each rank.
-    fn blocks(&self) -> Result<usize, Failure> {
-        let blocks = self.asked.count.checked_mul(self.state.n_ranks());
+    /// Returns the elements of so many blocks.
+    fn elements(&self, blocks: u64) -> Result<usize, Failure> {
+        let blocks = usize::try_from(blocks).ok().and_then(|blocks| self.asked.count.checked_mul(blocks));
         blocks.ok_or_else(|| too_many(self.asked.count))
-    }
-
-    fn peer(&self) -> Result<Rank, Failure> {
-        self.state.member(self.asked.peer, "the root or peer")
-    }
-
-    fn tag(&self) -> Result<u32, Failure> {
-        unsigned(self.asked.tag, "tag")
     }
 
     fn op(&self) -> Result<ReduceOp, Failure> {
@@ -366,34 +283,6 @@ impl Reader<'_> {
         }
         // SAFETY: the caller answers for one element.
         unsafe { pre_mul_sum(self.asked.scalar, self.data_type) }
-    }
-}
-
-/// The place of the second buffer of a call in place, in the first one.
-#[derive(Clone, Copy)]
-enum InPlaceAt {
-    /// At its start: both are the same.
-    Start,
-    /// The block of this rank in what is received.
-    Received(usize),
-    /// The block of this rank in what is sent.
-    Sent(usize),
-}
-
-impl Buffers {
-    /// # Safety
-    /// The bytes are the call's until it is done.
-    unsafe fn of(send: Operand, recv: Operand, in_place: Option<Operand>) -> Result<Self, Failure> {
-        if let Some(buffer) = in_place {
-            // SAFETY: the caller's duties are the same.
-            return Ok(Self::InPlace(unsafe { buffer.output() }));
-        }
-        send.check_apart(&recv)?;
-        // SAFETY: the caller's duties are the same, and both lie apart.
-        let send = unsafe { send.input() };
-        // SAFETY: as above.
-        let recv = unsafe { recv.output() };
-        Ok(Self::Apart(send, recv))
     }
 }
 

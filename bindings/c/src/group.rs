@@ -4,16 +4,16 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use shmccl::Group;
+use shmccl::comm::OwnedCall;
 use shmccl::shm::undivided::undivided;
 
 use crate::answer::answer;
-use crate::calls::Call;
 use crate::comm_state::{CommState, LockedComm, RankInit};
 use crate::failure::{Failure, attempt, joined};
 use crate::stream::StreamState;
 use crate::types::{shmcclComm_t, shmcclResult_t};
 
-/// What a thread has put between `shmcclGroupStart` and `shmcclGroupEnd`.
+/// What a thread has called between `shmcclGroupStart` and `shmcclGroupEnd`.
 #[derive(Default)]
 struct OpenGroup {
     /// How many starts have not ended.
@@ -34,7 +34,7 @@ pub(crate) struct PendingInit {
 struct PendingCall {
     comm: Arc<CommState>,
     stream: Option<Arc<StreamState>>,
-    call: Call,
+    call: OwnedCall,
 }
 
 thread_local! {
@@ -69,11 +69,11 @@ pub(crate) unsafe fn init(pending: PendingInit) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does a call now, enqueues it on `stream`, or puts it into the group.
+/// Does a call now, enqueues it on `stream`, or adds it to the group.
 pub(crate) fn submit(
     comm: &Arc<CommState>,
     stream: Option<Arc<StreamState>>,
-    call: Call,
+    call: OwnedCall,
 ) -> Result<(), Failure> {
     if is_open() {
         let comm = Arc::clone(comm);
@@ -81,8 +81,8 @@ pub(crate) fn submit(
         return Ok(());
     }
     comm.with(|comm| match stream {
-        None => Ok(call.put(comm)?),
-        Some(stream) => Ok(call.put(&mut stream.for_call(comm)?.on(comm))?),
+        None => Ok(call.submit(comm)?),
+        Some(stream) => Ok(call.submit(&mut stream.for_call(comm)?.on(comm))?),
     })
 }
 
@@ -160,7 +160,7 @@ fn make_all(inits: &[PendingInit]) -> Result<(), Failure> {
 /// The calls of one rank.
 struct Share {
     stream: Option<Arc<StreamState>>,
-    comms: Vec<(Arc<CommState>, Vec<Call>)>,
+    comms: Vec<(Arc<CommState>, Vec<OwnedCall>)>,
 }
 
 /// Divides calls among the ranks that make them.
@@ -211,7 +211,7 @@ impl Share {
         let mut group = Group::start();
         for (comm, calls) in members.drain(..).zip(calls) {
             let member = group.join(comm);
-            calls.into_iter().try_for_each(|call| call.put(&mut group.on(member)))?;
+            calls.into_iter().try_for_each(|call| call.submit(&mut group.on(member)))?;
         }
         match stream {
             Some(stream) => Ok(group.end_on(stream)?),

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use shmccl::comm::{RecvBytes, SendBytes};
+use shmccl::comm::{MemoryRange, RecvBytes, SendBytes};
 use shmccl::heap::Region;
 
 use crate::comm_state::CommState;
@@ -41,26 +41,12 @@ impl Operand {
         Ok(Self { start: start.cast_mut().cast(), len, region })
     }
 
-    pub(crate) const fn len(&self) -> usize {
-        self.len
+    pub(crate) fn range(&self) -> MemoryRange {
+        MemoryRange { start: self.start.addr(), len: self.len }
     }
 
-    /// Returns whether `other` begins `at` bytes into it.
-    pub(crate) fn has_at(&self, at: usize, other: &Self) -> bool {
-        other.len > 0 && self.start.addr() + at == other.start.addr()
-    }
-
-    /// Refuses ordinary memory that overlaps, which cannot be both read and written. The engine
-    /// looks at two buffers in the heap.
-    pub(crate) fn check_apart(&self, other: &Self) -> Result<(), Failure> {
-        let (start, other_start) = (self.start.addr(), other.start.addr());
-        let overlaps = start < other_start + other.len && other_start < start + self.len;
-        let are_in_heap = self.region.is_some() && other.region.is_some();
-        if overlaps && self.len > 0 && other.len > 0 && !are_in_heap {
-            let text = "sendbuff and recvbuff overlap in part, expected two buffers or a call in place";
-            return Err(Failure::argument(text.into()));
-        }
-        Ok(())
+    pub(crate) const fn is_in_heap(&self) -> bool {
+        self.region.is_some()
     }
 
     /// Returns it as the input of a call.

@@ -4,13 +4,13 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shmccl::comm::Starting;
+use shmccl::comm::{OwnedCall, Starting};
 use shmccl::{Error, Group, Rank, StatusHandle, Work};
 
 use crate::answer::answer;
 use crate::arguments::{elements, required};
 use crate::calls::shmcclOperation_t::{self, *};
-use crate::calls::{Call, shmcclCall_t};
+use crate::calls::{self, shmcclCall_t};
 use crate::comm_state::{CommState, place_among};
 use crate::failure::Failure;
 use crate::group;
@@ -27,7 +27,7 @@ unsafe fn submit(comm: shmcclComm_t, stream: shmcclStream_t, call: &shmcclCall_t
     group::answer_in_group(|| {
         let (state, stream) = (CommState::get(comm)?, StreamState::get(stream)?);
         // SAFETY: the caller's duties are the same.
-        let call = unsafe { Call::check(&state, call) }?;
+        let call = unsafe { calls::check(&state, call) }?;
         group::submit(&state, stream, call)
     })
 }
@@ -335,8 +335,8 @@ pub unsafe extern "C" fn shmcclSubmit(
 }
 
 /// # Safety
-/// As for [`Call::check`], of each.
-unsafe fn check_all(state: &CommState, asked: &[shmcclCall_t]) -> Result<Vec<Call>, Failure> {
+/// As for [`calls::check`], of each.
+unsafe fn check_all(state: &CommState, asked: &[shmcclCall_t]) -> Result<Vec<OwnedCall>, Failure> {
     let expected = size_of::<shmcclCall_t>();
     let check = |asked: &shmcclCall_t| {
         if asked.size != expected {
@@ -344,33 +344,33 @@ unsafe fn check_all(state: &CommState, asked: &[shmcclCall_t]) -> Result<Vec<Cal
             return Err(Failure::argument(text));
         }
         // SAFETY: the caller's duties are the same.
-        unsafe { Call::check(state, asked) }
+        unsafe { calls::check(state, asked) }
     };
     asked.iter().map(check).collect()
 }
 
 /// Does the calls now.
-fn run(state: &CommState, mut calls: Vec<Call>) -> Result<(), Failure> {
+fn run(state: &CommState, mut calls: Vec<OwnedCall>) -> Result<(), Failure> {
     state.with(|comm| {
         if calls.len() == 1 {
-            return Ok(calls.remove(0).put(comm)?);
+            return Ok(calls.remove(0).submit(comm)?);
         }
         let mut group = Group::start();
         let member = group.join(comm);
-        calls.into_iter().try_for_each(|call| call.put(&mut group.on(member)))?;
+        calls.into_iter().try_for_each(|call| call.submit(&mut group.on(member)))?;
         Ok(group.end()?)
     })
 }
 
 /// Starts the calls as one operation.
-fn start(state: &Arc<CommState>, calls: Vec<Call>, done: Done) -> Result<shmcclRequest_t, Failure> {
-    let status = calls.iter().find_map(Call::status);
+fn start(state: &Arc<CommState>, calls: Vec<OwnedCall>, done: Done) -> Result<shmcclRequest_t, Failure> {
+    let status = calls.iter().find_map(|call| Some(call.selected.as_ref()?.1.clone()));
     let ended = move |outcome: &Result<(), Arc<Error>>| {
         done.tell(outcome.as_ref().err().map(|error| Failure::from(&**error)).as_ref());
     };
-    let put = |taker: &mut Starting| calls.into_iter().try_for_each(|call| call.put(taker));
+    let submit = |taker: &mut Starting| calls.into_iter().try_for_each(|call| call.submit(taker));
     let place = REQUESTS.reserve()?;
-    let work = state.with(|comm| Ok(comm.start(ended, put)?))?;
+    let work = state.with(|comm| Ok(comm.start(ended, submit)?))?;
     Ok(place.fill(Arc::new(RequestState { work, status })))
 }
 

@@ -10,7 +10,7 @@ use shmccl::plan::read::read_file;
 use crate::answer::answer;
 use crate::arguments::required;
 use crate::calls::shmcclOperation_t::shmcclOpAllReduce;
-use crate::calls::{Call, shmcclCall_t};
+use crate::calls::{self, shmcclCall_t};
 use crate::comm_state::CommState;
 use crate::failure::Failure;
 use crate::group;
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn shmcclRunPlan(
         let asked =
             shmcclCall_t { sendbuff, recvbuff, count, ..shmcclCall_t::new(shmcclOpAllReduce, datatype) };
         // SAFETY: the caller's duties are the same.
-        let call = unsafe { Call::by_plan(&state, &asked, plan) }?;
+        let call = unsafe { calls::check_planned(&state, &asked, plan) }?;
         group::submit(&state, stream, call)
     })
 }

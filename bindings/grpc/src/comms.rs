@@ -9,9 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use shmccl::coordinator::{CommId, DeviceCall, DeviceId, DeviceReduceOp, StartedGroup};
+use shmccl::collective::Operation;
+use shmccl::coordinator::{CommId, DeviceCall, DeviceId, StartedGroup};
 use shmccl::heap::MIN_ADDRESS;
-use shmccl::reduce::DataType;
+use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::streams::Streams;
 
@@ -23,7 +24,7 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AllReduce {
     pub(crate) count: u64,
-    pub(crate) op: DeviceReduceOp,
+    pub(crate) op: ReduceOp,
     /// A device that is not named has its operand at its lowest address.
     pub(crate) addresses: BTreeMap<DeviceId, u64>,
 }
@@ -72,9 +73,9 @@ impl AllReduce {
         let address = |device| self.addresses.get(device).copied().unwrap_or(MIN_ADDRESS);
         let addresses: Vec<_> = devices.iter().map(address).collect();
         DeviceCall {
-            collective: shmccl::coordinator::Collective::AllReduce,
+            operation: Operation::AllReduce,
             data_type: DataType::F64,
-            op: self.op,
+            op: self.op.clone(),
             root: 0,
             count: self.count,
             send: addresses.clone(),
@@ -210,7 +211,7 @@ mod tests {
     fn a_rank_without_an_address_has_its_operand_where_the_memory_begins() {
         let devices = [7, 9].map(DeviceId::new);
         let addresses = BTreeMap::from([(devices[1], 0x2000)]);
-        let call = AllReduce { count: 3, op: DeviceReduceOp::Max, addresses }.on(&devices);
+        let call = AllReduce { count: 3, op: ReduceOp::Max, addresses }.on(&devices);
         assert_eq!((&call.send, &call.recv), (&vec![0x1000, 0x2000], &vec![0x1000, 0x2000]));
         assert_eq!(call.count, 3);
     }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use shmccl::coordinator::DeviceReduceOp;
+use shmccl::reduce::ReduceOp;
 use tonic::Status;
 
 use crate::wire::gpu_sim;
@@ -168,16 +168,16 @@ impl Dialect {
     ///
     /// # Errors
     /// A number that stands for none.
-    pub fn operator(self, op: i32) -> Result<DeviceReduceOp, Status> {
+    pub fn operator(self, op: i32) -> Result<ReduceOp, Status> {
         let expected = match self.enums {
             Enums::Handout => "SUM 0, PROD 1, MIN 2 or MAX 3",
             Enums::Shifted => "SUM 1, PROD 2, MIN 3 or MAX 4",
         };
         match op.wrapping_sub(i32::from(self.enums == Enums::Shifted)) {
-            0 => Ok(DeviceReduceOp::Sum),
-            1 => Ok(DeviceReduceOp::Prod),
-            2 => Ok(DeviceReduceOp::Min),
-            3 => Ok(DeviceReduceOp::Max),
+            0 => Ok(ReduceOp::Sum),
+            1 => Ok(ReduceOp::Prod),
+            2 => Ok(ReduceOp::Min),
+            3 => Ok(ReduceOp::Max),
             _ => {
                 Err(Status::invalid_argument(format!("operator {op} is not known here: expected {expected}")))
             }
@@ -251,8 +251,8 @@ mod tests {
     #[test]
     fn a_shifted_sum_is_no_product() {
         let shifted: Dialect = "shifted".parse().unwrap();
-        assert_eq!(shifted.operator(1).unwrap(), DeviceReduceOp::Sum);
-        assert_eq!(Dialect::default().operator(1).unwrap(), DeviceReduceOp::Prod);
+        assert_eq!(shifted.operator(1).unwrap(), ReduceOp::Sum);
+        assert_eq!(Dialect::default().operator(1).unwrap(), ReduceOp::Prod);
         assert!(shifted.operator(0).is_err() && Dialect::default().operator(4).is_err());
         assert!(shifted.operator(i32::MIN).is_err());
         assert_eq!(shifted.status(gpu_sim::Status::Success), 2);

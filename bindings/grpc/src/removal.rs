@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use shmccl::coordinator::{Client, CommId, CommStatus, DeviceId, DeviceReduceOp};
+use shmccl::coordinator::{Client, CommId, CommStatus, DeviceId};
+use shmccl::reduce::ReduceOp;
 use tonic::Status;
 
 use crate::comms::AllReduce;
@@ -120,8 +121,8 @@ fn neutral(
     let count = usize::try_from(call.count).unwrap_or(usize::MAX);
     let fill = |element: f64| element.to_le_bytes().repeat(count);
     match call.op {
-        DeviceReduceOp::Sum => Ok(fill(-0.0)),
-        DeviceReduceOp::Prod => Ok(fill(1.0)),
+        ReduceOp::Sum => Ok(fill(-0.0)),
+        ReduceOp::Prod => Ok(fill(1.0)),
         _ => {
             let addresses = call.on(devices).send;
             let mut others = devices.iter().zip(addresses).filter(|(it, _)| !marked.contains(it));

@@ -1,15 +1,16 @@
 //! `shmccl.v1.Pool`: all that the coordinator can be asked for.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use shmccl::collective::Operation;
 use shmccl::coordinator::{
-    CallProgress, Changes, Client, Collective, CommId, CommState, CommStatus, DeviceCall, DeviceReduceOp,
-    GroupId,
+    CallProgress, Changes, Client, CommId, CommState, CommStatus, DeviceCall, GroupId,
 };
 use shmccl::heap::MIN_ADDRESS;
-use shmccl::reduce::DataType;
+use shmccl::reduce::{DataType, ReduceOp};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
@@ -76,43 +77,22 @@ fn group_of(text: &str) -> Result<Option<GroupId>, Status> {
     text.parse().map(Some).map_err(refused)
 }
 
-fn collective_of(number: i32) -> Result<Collective, Status> {
-    Ok(match pool::Collective::try_from(number) {
-        Ok(pool::Collective::AllReduce) => Collective::AllReduce,
-        Ok(pool::Collective::Reduce) => Collective::Reduce,
-        Ok(pool::Collective::Broadcast) => Collective::Broadcast,
-        Ok(pool::Collective::AllGather) => Collective::AllGather,
-        Ok(pool::Collective::ReduceScatter) => Collective::ReduceScatter,
-        Ok(pool::Collective::AllToAll) => Collective::AllToAll,
-        Ok(pool::Collective::Unspecified) | Err(_) => return Err(unknown("collective", number)),
-    })
+/// Reads a number of the .proto file, whose name there is that of the library, in capitals.
+fn named<T: FromStr>(field: &str, number: i32, name: Option<&str>) -> Result<T, Status> {
+    let known = name.and_then(|name| name.to_ascii_lowercase().parse().ok());
+    known.ok_or_else(|| unknown(field, number))
 }
 
-fn operator_of(number: i32) -> Result<DeviceReduceOp, Status> {
-    Ok(match pool::Operator::try_from(number).map_err(|_| unknown("op", number))? {
-        pool::Operator::Sum => DeviceReduceOp::Sum,
-        pool::Operator::Prod => DeviceReduceOp::Prod,
-        pool::Operator::Min => DeviceReduceOp::Min,
-        pool::Operator::Max => DeviceReduceOp::Max,
-        pool::Operator::Avg => DeviceReduceOp::Avg,
-    })
+fn operation_of(number: i32) -> Result<Operation, Status> {
+    named("collective", number, pool::Collective::try_from(number).ok().map(|it| it.as_str_name()))
+}
+
+fn operator_of(number: i32) -> Result<ReduceOp, Status> {
+    named("op", number, pool::Operator::try_from(number).ok().map(|it| it.as_str_name()))
 }
 
 fn type_of(number: i32) -> Result<DataType, Status> {
-    Ok(match pool::DataType::try_from(number).map_err(|_| unknown("data_type", number))? {
-        pool::DataType::Float64 => DataType::F64,
-        pool::DataType::Float32 => DataType::F32,
-        pool::DataType::Float16 => DataType::F16,
-        pool::DataType::Bfloat16 => DataType::Bf16,
-        pool::DataType::Int8 => DataType::I8,
-        pool::DataType::Uint8 => DataType::U8,
-        pool::DataType::Int32 => DataType::I32,
-        pool::DataType::Uint32 => DataType::U32,
-        pool::DataType::Int64 => DataType::I64,
-        pool::DataType::Uint64 => DataType::U64,
-        pool::DataType::Float8e4m3 => DataType::F8E4M3,
-        pool::DataType::Float8e5m2 => DataType::F8E5M2,
-    })
+    named("data_type", number, pool::DataType::try_from(number).ok().map(|it| it.as_str_name()))
 }
 
 fn unknown(field: &str, number: i32) -> Status {
@@ -133,7 +113,7 @@ fn call_of(request: &pool::CallRequest, n: usize) -> Result<DeviceCall, Status> 
     let send = addresses(&request.send);
     let recv = if request.recv.is_empty() { send.clone() } else { addresses(&request.recv) };
     Ok(DeviceCall {
-        collective: collective_of(request.collective)?,
+        operation: operation_of(request.collective)?,
         data_type: type_of(request.data_type)?,
         op: operator_of(request.op)?,
         root: request.root,
@@ -417,7 +397,21 @@ fn absolute(directory: &str) -> Result<&str, Status> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn each_number_of_the_protocol_means_what_the_library_has_of_that_name() {
+        let operations: Vec<_> = (1..9).map(|number| operation_of(number).unwrap()).collect();
+        assert_eq!(operations, DeviceCall::OPERATIONS);
+        let operators: Vec<_> = (0..8).map(|number| operator_of(number).unwrap()).collect();
+        assert_eq!(operators, ReduceOp::PLAIN);
+        let types: BTreeSet<_> = (0..17).map(|number| type_of(number).unwrap().code()).collect();
+        assert_eq!(types.len(), DataType::ALL.len());
+        assert!(operation_of(0).is_err() && operation_of(9).is_err());
+        assert!(operator_of(8).is_err() && type_of(17).is_err() && type_of(-1).is_err());
+    }
 
     #[test]
     fn one_address_stands_for_all_ranks_and_no_output_for_the_input() {
@@ -435,9 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_stand_for_nothing_are_refused() {
-        assert!(collective_of(0).is_err() && collective_of(7).is_err());
-        assert!(operator_of(5).is_err() && type_of(12).is_err() && type_of(-1).is_err());
+    fn a_group_has_the_name_that_it_was_started_by() {
         assert!(group_of("nonsense").is_err() && group_of("").unwrap().is_none());
     }
 }

@@ -9,13 +9,14 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use shmccl::ArenaBuffer;
+use shmccl::comm::MemoryRange;
 use shmccl::heap::Region;
 use shmccl::shm::Span;
 
 use crate::dlpack_export::{self, Loan};
 use crate::dtype::Dtype;
 use crate::error::exception;
-use crate::heap_places::{Bytes, HeapPlaces};
+use crate::heap_places::HeapPlaces;
 use crate::whole_number;
 
 /// An array in the heap of a rank, in C's order.
@@ -92,8 +93,8 @@ impl Array {
 
     /// Returns where its bytes are.
     #[inline]
-    pub fn bytes(&self) -> Bytes {
-        Bytes { address: self.address(), len: self.len() }
+    pub fn bytes(&self) -> MemoryRange {
+        MemoryRange { start: self.address(), len: self.len() }
     }
 
     #[inline]

@@ -75,7 +75,7 @@ impl PyChannel {
         let here = self.places.own_region(bytes);
         let target = match here.or_else(|| self.places.region_of(self.peer, bytes)) {
             Some(region) => region,
-            None => bytes.region(&self.places, self.rank, "the target")?,
+            None => self.places.region(bytes, self.rank, "the target")?,
         };
         let source = match (source, here) {
             (Some(source), _) => {
@@ -85,7 +85,7 @@ impl PyChannel {
                     let text = format!("the source is of {from}, and the target of {to}");
                     return Err(PyValueError::new_err(text));
                 }
-                read.bytes().region(&self.places, self.rank, "the source")?
+                self.places.region(read.bytes(), self.rank, "the source")?
             }
             (None, Some(here)) => here,
             (None, None) => return Err(PyValueError::new_err("a target in the peer's heap needs a source")),

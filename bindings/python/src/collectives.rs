@@ -4,15 +4,16 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
-use shmccl::reduce::ReduceOp;
+use shmccl::collective::Operation;
+use shmccl::comm::{OwnedCall, Placement, RegisteredPlan};
+use shmccl::reduce::DataType;
 use shmccl::{Error, MessageSelector, Rank, StatusHandle};
 
-use crate::call::{Call, Layout, NOTHING, Verb};
+use crate::call::{NOTHING, call};
 use crate::comm::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
 use crate::group::{self, GroupedCall};
-use crate::heap_places::Bytes;
 use crate::interrupt::detached;
 use crate::operand::part::Part;
 use crate::operand::{Access, Operand};
@@ -28,6 +29,26 @@ struct Asked<'a, 'py> {
     py: Python<'py>,
     dtype: Option<&'static Dtype>,
     stream: Option<&'a Bound<'py, Stream>>,
+}
+
+/// What only some calls have.
+struct More<'a, 'py> {
+    /// The operator of a reduction; a sum, where it is none.
+    op: Option<&'a Object<'py>>,
+    root: Rank,
+    plan: Option<RegisteredPlan>,
+}
+
+impl<'a, 'py> More<'a, 'py> {
+    const NOTHING: Self = Self { op: None, root: Rank::ZERO, plan: None };
+
+    const fn op(op: Option<&'a Object<'py>>) -> Self {
+        Self { op, ..Self::NOTHING }
+    }
+
+    const fn root(root: Rank) -> Self {
+        Self { root, ..Self::NOTHING }
+    }
 }
 
 /// How the shape of a result follows from that of an input.
@@ -71,11 +92,6 @@ impl<'a, 'py> Asked<'a, 'py> {
         Rank::new(root, self.comm.shared.size).map_err(|error| exception(self.py, &Error::from(error)))
     }
 
-    #[inline]
-    fn caller(&self) -> (Rank, u32) {
-        (self.comm.shared.rank, self.comm.shared.size)
-    }
-
     fn is(&self, root: Rank) -> bool {
         self.comm.shared.rank == root
     }
@@ -91,11 +107,10 @@ impl<'a, 'py> Asked<'a, 'py> {
     #[inline]
     fn run(
         &self,
-        verb: Verb,
+        operation: Operation,
         send: Option<&Object<'py>>,
         recv: Option<&Object<'py>>,
-        op: Option<Option<&Object<'py>>>,
-        root: Rank,
+        more: More<'_, 'py>,
     ) -> PyResult<()> {
         let output = recv.map(|recv| self.operand(recv, Access::Write)).transpose()?;
         let is_same = matches!((send, recv), (Some(send), Some(recv)) if send.is(recv));
@@ -110,48 +125,68 @@ impl<'a, 'py> Asked<'a, 'py> {
             check_types(input, output)?;
         }
         let data_type = dtype.data_type();
-        let op = op.map_or(Ok(ReduceOp::Sum), |op| reduce_op(op, data_type))?;
         let recv_bytes = output.as_ref().map_or(NOTHING, Operand::bytes);
         let send_bytes = if is_same { recv_bytes } else { input.as_ref().map_or(NOTHING, Operand::bytes) };
-        let call = Call::new(verb, data_type, (send_bytes, recv_bytes), op, root, self.caller())?;
+        let placement = Placement { send: send_bytes, recv: recv_bytes };
+        let mut call = self.call(operation, data_type, placement, false)?;
+        if operation.reduces() {
+            call.op = Some(reduce_op(more.op, data_type)?);
+        }
+        (call.call.root, call.call.plan) = (more.root, more.plan);
         self.issue(call, [send, recv])
         // The operands live until here.
     }
 
-    /// Makes a message of `operand`, which is the input or the output.
-    fn message(
+    #[inline]
+    fn call(
         &self,
-        verb: Verb,
-        (operand, send, recv): (&Operand<'py>, Bytes, Bytes),
-        peer: Rank,
-        tag: u32,
-    ) -> PyResult<Call> {
-        let data_type = operand.dtype.data_type();
-        let call = Call::new(verb, data_type, (send, recv), ReduceOp::Sum, peer, self.caller())?;
-        Ok(Call { tag, ..call })
+        operation: Operation,
+        data_type: DataType,
+        placement: Placement,
+        are_apart: bool,
+    ) -> PyResult<OwnedCall> {
+        let shared = &self.comm.shared;
+        // SAFETY: the operands of the caller hold the bytes until the call is done, or the objects
+        // are kept behind it. The program leaves them alone meanwhile, as the manual says.
+        unsafe { call(operation, data_type, placement, &shared.places, shared.rank, are_apart) }
     }
 
-    /// Makes `call`, puts it into the open group, or enqueues it.
+    /// Makes one end of a message.
+    fn message(
+        &self,
+        operation: Operation,
+        operand: &Operand<'py>,
+        peer: Rank,
+        tag: u32,
+    ) -> PyResult<OwnedCall> {
+        let placement = match operation {
+            Operation::Send => Placement { send: operand.bytes(), recv: NOTHING },
+            _ => Placement { send: NOTHING, recv: operand.bytes() },
+        };
+        let mut message = self.call(operation, operand.dtype.data_type(), placement, false)?;
+        (message.call.root, message.call.tag) = (peer, tag);
+        Ok(message)
+    }
+
+    /// Makes `call`, adds it to the open group, or enqueues it.
     #[inline]
-    fn issue(&self, call: Call, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
+    fn issue(&self, call: OwnedCall, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
         let shared = &self.comm.shared;
         if self.stream.is_some() || group::is_open(shared) {
             return self.defer(call, objects);
         }
-        // SAFETY: the operands of the caller hold the bytes until this returns. Other threads of
-        // the program leave them alone meanwhile, as the manual says.
-        shared.with(self.py, |comm| unsafe { call.submit(comm, &shared.places) })
+        shared.with(self.py, |comm| call.submit(comm))
     }
 
     #[cold]
-    fn defer(&self, call: Call, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
+    fn defer(&self, call: OwnedCall, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
         let (py, shared) = (self.py, &self.comm.shared);
         let kept = objects.into_iter().flatten().map(keep).collect::<PyResult<Vec<_>>>()?;
         if group::is_open(shared) {
             if self.stream.is_some() {
                 return Err(PyValueError::new_err("within a group, name the stream where the group is made"));
             }
-            group::put(shared, GroupedCall { call, kept });
+            group::push(shared, GroupedCall { call, kept });
             return Ok(());
         }
         let Some(stream) = self.stream.map(|stream| stream.get()) else { return Ok(()) };
@@ -160,9 +195,7 @@ impl<'a, 'py> Asked<'a, 'py> {
             let (mut comm, mut stream) = (shared.turn()?, stream.turn()?);
             let (Some(comm), Some(stream)) = (comm.as_mut(), stream.as_mut()) else { return Ok(None) };
             let stream = stream.used_by(std::slice::from_ref(shared));
-            // SAFETY: the objects are kept behind the call, on the same stream. Who enqueues leaves
-            // the arrays alone until the stream is synchronised, as the manual says.
-            unsafe { call.submit(&mut stream.on(comm), &shared.places) }.map(Some)
+            call.submit(&mut stream.on(comm)).map(Some)
         });
         stream.keep(py, kept)?;
         done?.ok_or_else(|| closed("communicator or stream"))
@@ -208,7 +241,7 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Verb::AllReduce, Some(x), Some(&out), Some(op), self.shared.rank)?;
+        asked.run(Operation::AllReduce, Some(x), Some(&out), More::op(op))?;
         Ok(out)
     }
 
@@ -228,7 +261,7 @@ impl Communicator {
         let asked = Asked::new(self, py, dtype, stream)?;
         let root = asked.root(root)?;
         let out = asked.at_root(root, x, out, Change::Same)?;
-        asked.run(Verb::Reduce, Some(x), out.as_ref(), Some(op), root)?;
+        asked.run(Operation::Reduce, Some(x), out.as_ref(), More { root, ..More::op(op) })?;
         Ok(out)
     }
 
@@ -244,7 +277,7 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let root = asked.root(root)?;
-        asked.run(Verb::Broadcast, None, Some(&x), None, root)?;
+        asked.run(Operation::Broadcast, Some(&x), Some(&x), More::root(root))?;
         Ok(x)
     }
 
@@ -261,7 +294,7 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let out = out.map_or_else(|| asked.result(x, Change::Gather), Ok)?;
-        asked.run(Verb::AllGather, Some(x), Some(&out), None, self.shared.rank)?;
+        asked.run(Operation::AllGather, Some(x), Some(&out), More::NOTHING)?;
         Ok(out)
     }
 
@@ -279,7 +312,7 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let out = out.map_or_else(|| asked.result(x, Change::Scatter), Ok)?;
-        asked.run(Verb::ReduceScatter, Some(x), Some(&out), Some(op), self.shared.rank)?;
+        asked.run(Operation::ReduceScatter, Some(x), Some(&out), More::op(op))?;
         Ok(out)
     }
 
@@ -296,7 +329,7 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Verb::AllToAll, Some(x), Some(&out), None, self.shared.rank)?;
+        asked.run(Operation::AllToAll, Some(x), Some(&out), More::NOTHING)?;
         Ok(out)
     }
 
@@ -315,7 +348,7 @@ impl Communicator {
         let asked = Asked::new(self, py, dtype, stream)?;
         let plan = self.shared.with(py, |comm| comm.plan(name))?;
         let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Verb::RunPlan(plan), Some(x), Some(&out), None, self.shared.rank)?;
+        asked.run(Operation::RunPlan, Some(x), Some(&out), More { plan: Some(plan), ..More::NOTHING })?;
         Ok(out)
     }
 
@@ -343,9 +376,10 @@ impl Communicator {
         let send = input.as_ref().unwrap_or(&output).bytes();
         let (sent_at, received_at) =
             (sent_at.unwrap_or_else(|| behind(&sent)), received_at.unwrap_or_else(|| behind(&received)));
-        let verb = Verb::AllToAllV(Box::new(Layout { sent, sent_at, received, received_at }));
-        let buffers = (send, output.bytes());
-        let call = Call::new(verb, data_type, buffers, ReduceOp::Sum, self.shared.rank, asked.caller())?;
+        let are_apart = sent != received || sent_at != received_at;
+        let placement = Placement { send, recv: output.bytes() };
+        let mut call = asked.call(Operation::AllToAllV, data_type, placement, are_apart)?;
+        call.blocks = Some(Box::new([sent, sent_at, received, received_at]));
         asked.issue(call, [Some(x), Some(&out)])?;
         Ok(out)
     }
@@ -365,7 +399,7 @@ impl Communicator {
         let asked = Asked::new(self, py, dtype, stream)?;
         let root = asked.root(root)?;
         let out = asked.at_root(root, x, out, Change::Gather)?;
-        asked.run(Verb::Gather, Some(x), out.as_ref(), None, root)?;
+        asked.run(Operation::Gather, Some(x), out.as_ref(), More::root(root))?;
         Ok(out)
     }
 
@@ -390,7 +424,7 @@ impl Communicator {
                 return Err(PyValueError::new_err("scatter: pass out= on ranks other than the root"));
             }
         };
-        asked.run(Verb::Scatter, x, Some(&out), None, root)?;
+        asked.run(Operation::Scatter, x, Some(&out), More::root(root))?;
         Ok(out)
     }
 
@@ -407,7 +441,7 @@ impl Communicator {
     ) -> PyResult<()> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let input = asked.operand(x, Access::Read)?;
-        let call = asked.message(Verb::Send, (&input, input.bytes(), NOTHING), asked.root(peer)?, tag)?;
+        let call = asked.message(Operation::Send, &input, asked.root(peer)?, tag)?;
         asked.issue(call, [Some(x), None])
     }
 
@@ -424,7 +458,7 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let output = asked.operand(&out, Access::Write)?;
-        let call = asked.message(Verb::Recv, (&output, NOTHING, output.bytes()), asked.root(peer)?, tag)?;
+        let call = asked.message(Operation::Recv, &output, asked.root(peer)?, tag)?;
         asked.issue(call, [None, Some(&out)])?;
         Ok(out)
     }
@@ -463,9 +497,8 @@ impl Communicator {
         let output = asked.operand(out, Access::Write)?;
         let source = source.map(|source| asked.root(source)).transpose()?;
         let status = StatusHandle::default();
-        let verb = Verb::RecvAny(MessageSelector { source, tag }, status.clone());
-        let peer = self.shared.rank;
-        let call = asked.message(verb, (&output, NOTHING, output.bytes()), peer, tag.unwrap_or(0))?;
+        let mut call = asked.message(Operation::RecvAny, &output, Rank::ZERO, 0)?;
+        call.selected = Some((MessageSelector { source, tag }, status.clone()));
         asked.issue(call, [None, Some(out)])?;
         Ok(Receipt(status))
     }

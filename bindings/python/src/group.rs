@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use shmccl::Group;
+use shmccl::comm::OwnedCall;
 
-use crate::call::Call;
 use crate::error::closed;
 use crate::interrupt::detached;
 use crate::shared::Shared;
@@ -17,7 +17,7 @@ use crate::stream::Stream;
 /// A call of an open group, and the objects whose bytes it uses.
 pub struct GroupedCall {
     /// The call.
-    pub call: Call,
+    pub call: OwnedCall,
     /// Kept until it is done.
     pub kept: Vec<Py<PyAny>>,
 }
@@ -74,8 +74,8 @@ pub fn open(shared: &Arc<Shared>) -> PyResult<()> {
     Ok(())
 }
 
-/// Puts a call into the open group of this thread.
-pub fn put(shared: &Arc<Shared>, call: GroupedCall) {
+/// Adds a call to the open group of this thread.
+pub fn push(shared: &Arc<Shared>, call: GroupedCall) {
     OPEN.with_borrow_mut(|open| {
         if let Some(group) = open.iter_mut().find(|group| group.is_of(shared)) {
             group.calls.push(call);
@@ -151,17 +151,17 @@ impl PyGroup {
         let stream = self.stream.as_ref().map(|stream| stream.get());
         let kept: Vec<_> =
             calls.iter().flatten().flat_map(|call| &call.kept).map(|it| it.clone_ref(py)).collect();
-        let calls: Vec<Vec<Call>> =
+        let calls: Vec<Vec<OwnedCall>> =
             calls.into_iter().map(|calls| calls.into_iter().map(|grouped| grouped.call).collect()).collect();
         match stream {
             None => {
-                let done = detached(py, || self.run(&calls, |mut group| group.end().map(Some)))?;
+                let done = detached(py, || self.run(calls, |mut group| group.end().map(Some)))?;
                 done.ok_or_else(|| closed("communicator"))
             }
             Some(stream) => {
                 // Every call takes the turn of the communicator first, and then that of the stream.
                 let done = detached(py, || {
-                    self.run(&calls, |mut group| match stream.turn()?.as_mut() {
+                    self.run(calls, |mut group| match stream.turn()?.as_mut() {
                         Some(stream) => group.end_on(stream.used_by(&self.comms)).map(Some),
                         None => Ok(None),
                     })
@@ -178,19 +178,17 @@ impl PyGroup {
     /// that is closed, or where `end` says so.
     fn run(
         &self,
-        calls: &[Vec<Call>],
+        calls: Vec<Vec<OwnedCall>>,
         end: impl FnOnce(Group<'_, 'static>) -> shmccl::Result<Option<()>>,
     ) -> shmccl::Result<Option<()>> {
         let turns = self.comms.iter().map(|shared| shared.turn());
         let mut locked = turns.collect::<shmccl::Result<Vec<_>>>()?;
         let mut group = Group::start();
-        for ((comm, calls), shared) in locked.iter_mut().zip(calls).zip(&self.comms) {
+        for (comm, calls) in locked.iter_mut().zip(calls) {
             let Some(comm) = comm.as_mut() else { return Ok(None) };
             let member = group.join(comm);
             for call in calls {
-                // SAFETY: the objects are kept until the calls are done, at once or on a stream.
-                // Who groups calls leaves their buffers alone until then, as the manual says.
-                unsafe { call.submit(&mut group.on(member), &shared.places) }?;
+                call.submit(&mut group.on(member))?;
             }
         }
         end(group)

@@ -23,10 +23,10 @@ mod tensor;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use shmccl::comm::MemoryRange;
 
 use crate::array::Array;
 use crate::dtype::Dtype;
-use crate::heap_places::Bytes;
 use held::typed;
 pub use held::{Access, AskedType, Operand};
 use part::Part;
@@ -41,7 +41,7 @@ impl<'py> Operand<'py> {
     #[inline]
     pub fn of(object: &Bound<'py, PyAny>, access: Access, asked: AskedType) -> PyResult<Self> {
         if let Ok(array) = object.cast_exact::<Array>() {
-            let (array, Bytes { address, len }) = (array.get(), array.get().bytes());
+            let (array, MemoryRange { start: address, len }) = (array.get(), array.get().bytes());
             return Ok(Self::new(address, len, typed(len, asked, || Ok(array.dtype))?));
         }
         // Before tensors, which have no buffer, so that nobody looks for torch in vain.

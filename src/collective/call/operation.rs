@@ -1,6 +1,7 @@
 //! The operations that can be called collectively.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +63,44 @@ pub enum Operation {
     RecvAny,
     /// What an execution plan does that is no other operation.
     RunPlan,
+}
+
+/// What a rank gives to an operation, or gets from it: blocks of one length, on all ranks or on the
+/// root alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Nothing, or blocks of different lengths.
+    Nothing,
+    /// One block.
+    Block,
+    /// A block for each rank.
+    Blocks,
+    /// One block, on the root.
+    RootBlock,
+    /// A block for each rank, on the root.
+    RootBlocks,
+}
+
+impl Side {
+    /// Returns its number of blocks for `n_ranks`; the root's, where ranks differ.
+    #[inline]
+    pub(crate) const fn blocks(self, n_ranks: u64) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Block | Self::RootBlock => 1,
+            Self::Blocks | Self::RootBlocks => n_ranks,
+        }
+    }
+
+    /// Returns whether a rank has it that is the root, or is not.
+    #[inline]
+    pub(crate) const fn is_there(self, is_root: bool) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Block | Self::Blocks => true,
+            Self::RootBlock | Self::RootBlocks => is_root,
+        }
+    }
 }
 
 impl Operation {
@@ -132,24 +171,63 @@ impl Operation {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
+    /// Returns the input and the output of a rank.
+    #[inline]
+    pub(crate) const fn sides(self) -> (Side, Side) {
+        use Side::{Block, Blocks, Nothing, RootBlock, RootBlocks};
+        match self {
+            Self::AllReduce | Self::RunPlan => (Block, Block),
+            Self::Reduce => (Block, RootBlock),
+            Self::Broadcast => (RootBlock, Block),
+            Self::AllGather => (Block, Blocks),
+            Self::ReduceScatter => (Blocks, Block),
+            Self::AllToAll => (Blocks, Blocks),
+            Self::Gather => (Block, RootBlocks),
+            Self::Scatter => (RootBlocks, Block),
+            Self::Send => (Block, Nothing),
+            Self::Recv | Self::RecvAny => (Nothing, Block),
+            _ => (Nothing, Nothing),
+        }
+    }
+
     /// Blocks of `count` elements in the input and in the output of each rank of `n_ranks`, where
     /// these are counted alike on all ranks; the root's, where ranks differ.
     #[must_use]
+    #[inline]
     pub const fn blocks(self, n_ranks: u64) -> (u64, u64) {
-        match self {
-            Self::AllReduce | Self::Reduce | Self::Broadcast | Self::RunPlan => (1, 1),
-            Self::AllGather | Self::Gather => (1, n_ranks),
-            Self::ReduceScatter | Self::Scatter => (n_ranks, 1),
-            Self::AllToAll => (n_ranks, n_ranks),
-            Self::Send => (1, 0),
-            Self::Recv | Self::RecvAny => (0, 1),
-            _ => (0, 0),
-        }
+        let (input, output) = self.sides();
+        (input.blocks(n_ranks), output.blocks(n_ranks))
+    }
+
+    /// Blocks of `count` elements in the input and in the output of a rank of `n_ranks` that is the
+    /// root, or is not.
+    #[must_use]
+    #[inline]
+    pub const fn parts(self, n_ranks: u64, is_root: bool) -> (u64, u64) {
+        let (input, output) = self.sides();
+        let sent = if input.is_there(is_root) { input.blocks(n_ranks) } else { 0 };
+        let received = if output.is_there(is_root) { output.blocks(n_ranks) } else { 0 };
+        (sent, received)
     }
 
     pub(crate) fn from_code(code: u64) -> Option<Self> {
         let index = usize::try_from(code).ok()?.checked_sub(1)?;
         Self::ALL.get(index).copied()
+    }
+}
+
+/// A name that no operation has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such operation, expected a name such as all_reduce")]
+pub struct UnknownOperation;
+
+impl FromStr for Operation {
+    type Err = UnknownOperation;
+
+    /// Accepts names with dashes, too.
+    fn from_str(name: &str) -> Result<Self, UnknownOperation> {
+        let name = name.replace('-', "_");
+        Self::ALL.into_iter().find(|operation| operation.name() == name).ok_or(UnknownOperation)
     }
 }
 
@@ -178,6 +256,9 @@ mod tests {
     fn operations_are_listed_in_the_order_of_their_codes() {
         for (operation, code) in Operation::ALL.into_iter().zip(1..) {
             assert_eq!((operation as u64, Operation::from_code(code)), (code, Some(operation)));
+            assert_eq!(operation.name().parse(), Ok(operation));
         }
+        assert_eq!("all-to-all-v".parse(), Ok(Operation::AllToAllV));
+        assert_eq!("AllReduce".parse::<Operation>(), Err(UnknownOperation));
     }
 }

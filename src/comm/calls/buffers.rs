@@ -74,6 +74,12 @@ impl Home {
 }
 
 impl<'a> SendBytes<'a> {
+    /// No bytes.
+    #[inline]
+    pub(super) const fn none() -> Self {
+        Self(Send::Slice(&[]))
+    }
+
     /// Refuses a buffer of another heap than `heap`.
     ///
     /// # Errors
@@ -109,6 +115,12 @@ impl<'a> SendBytes<'a> {
 }
 
 impl<'a> RecvBytes<'a> {
+    /// No bytes.
+    #[inline]
+    pub(super) const fn none() -> Self {
+        Self(Recv::Slice(&mut []))
+    }
+
     /// Refuses a buffer of another heap than `heap`.
     ///
     /// # Errors

@@ -1,16 +1,16 @@
 //! The typed collective operations.
 
 use super::buffers::{Blocks, RecvBuffer, SendBuffer};
+use super::call::{Buffers, CollectiveCall};
 use super::settings::RegisteredPlan;
 use super::submit::Submit;
-use super::untyped::Untyped;
-use crate::collective::{MessageSelector, MessageStatus, StatusHandle};
+use crate::collective::{MessageSelector, MessageStatus, Operation, StatusHandle};
 use crate::comm::Communicator;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
 use crate::rank::Rank;
-use crate::reduce::{DataType, Element, ReduceOp};
+use crate::reduce::{Element, ReduceOp};
 
 /// The collective operations and messages. A [`Communicator`] executes a call at once; a
 /// [group](crate::Group) and a [stream](crate::Stream) execute it later.
@@ -19,12 +19,6 @@ use crate::reduce::{DataType, Element, ReduceOp};
 /// their order, what they acquire, calls in place, equal bits, the first call, mismatches and
 /// failures.
 pub trait Collectives<'a>: Submit<'a> {
-    /// Takes calls on elements of `data_type`, which is a value here, in bytes.
-    #[inline]
-    fn untyped(&mut self, data_type: DataType) -> Untyped<'_, Self> {
-        Untyped::new(self, data_type)
-    }
-
     /// Combines the inputs of all ranks, element by element, into the output of each.
     ///
     /// # Errors
@@ -40,7 +34,8 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_reduce(send.into(), recv.into(), op)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::AllReduce, buffers) })
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
@@ -54,7 +49,8 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_reduce_in_place(buffer.into(), op)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::AllReduce, buffers) })
     }
 
     /// Combines the inputs of all ranks, element by element, into the output of `root`. On other
@@ -70,7 +66,8 @@ pub trait Collectives<'a>: Submit<'a> {
         op: &ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).reduce(send.into(), recv.into(), op, root)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { op: Some(op), root, ..call::<T>(Operation::Reduce, buffers) })
     }
 
     /// Combines the contents of `buffer` on all ranks, element by element, and leaves the result in
@@ -85,7 +82,8 @@ pub trait Collectives<'a>: Submit<'a> {
         op: &ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).reduce_in_place(buffer.into(), op, root)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { op: Some(op), root, ..call::<T>(Operation::Reduce, buffers) })
     }
 
     /// Copies the root's `send` to `recv` on every rank. On other ranks `send` is not touched and
@@ -100,7 +98,8 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).broadcast(send.into(), recv.into(), root)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { root, ..call::<T>(Operation::Broadcast, buffers) })
     }
 
     /// Copies the root's `buffer` to that of every other rank.
@@ -113,7 +112,8 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).broadcast_in_place(buffer.into(), root)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { root, ..call::<T>(Operation::Broadcast, buffers) })
     }
 
     /// Collects the inputs of all ranks, in the order of the ranks, in the output of each. The
@@ -127,7 +127,7 @@ pub trait Collectives<'a>: Submit<'a> {
         send: impl Into<SendBuffer<'a, T>>,
         recv: impl Into<RecvBuffer<'a, T>>,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_gather(send.into(), recv.into())
+        self.submit(call::<T>(Operation::AllGather, Buffers::apart(send.into(), recv.into())))
     }
 
     /// Does [`Collectives::all_gather`] in a `buffer` with a block for each rank. This rank's block
@@ -138,7 +138,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// multiple of the number of ranks.
     #[inline]
     fn all_gather_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_gather_in_place(buffer.into())
+        self.submit(call::<T>(Operation::AllGather, Buffers::in_place(buffer.into())))
     }
 
     /// Combines the inputs of all ranks, element by element, and leaves block r of the result to
@@ -153,7 +153,8 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).reduce_scatter(send.into(), recv.into(), op)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::ReduceScatter, buffers) })
     }
 
     /// Does [`Collectives::reduce_scatter`] in a `buffer` with a block for each rank. The result
@@ -168,7 +169,8 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         op: &ReduceOp,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).reduce_scatter_in_place(buffer.into(), op)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::ReduceScatter, buffers) })
     }
 
     /// Sends block r of the input to rank r, and collects the blocks from all ranks in the order of
@@ -183,7 +185,7 @@ pub trait Collectives<'a>: Submit<'a> {
         send: impl Into<SendBuffer<'a, T>>,
         recv: impl Into<RecvBuffer<'a, T>>,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_to_all(send.into(), recv.into())
+        self.submit(call::<T>(Operation::AllToAll, Buffers::apart(send.into(), recv.into())))
     }
 
     /// Does [`Collectives::all_to_all`] in a `buffer`. The block from a rank replaces the one that
@@ -193,7 +195,7 @@ pub trait Collectives<'a>: Submit<'a> {
     /// Those of [`Collectives::all_to_all`].
     #[inline]
     fn all_to_all_in_place<T: Element>(&mut self, buffer: impl Into<RecvBuffer<'a, T>>) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_to_all_in_place(buffer.into())
+        self.submit(call::<T>(Operation::AllToAll, Buffers::in_place(buffer.into())))
     }
 
     /// Does what a [plan](Communicator::plan) of sendrecv does: each rank gets the input of the
@@ -209,7 +211,8 @@ pub trait Collectives<'a>: Submit<'a> {
         send: impl Into<SendBuffer<'a, T>>,
         recv: impl Into<RecvBuffer<'a, T>>,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).run_plan(plan, send.into(), recv.into())
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { plan: Some(plan), ..call::<T>(Operation::RunPlan, buffers) })
     }
 
     /// Does [`Collectives::run_plan`] in a `buffer`: what comes replaces what was sent.
@@ -221,7 +224,8 @@ pub trait Collectives<'a>: Submit<'a> {
         plan: RegisteredPlan,
         buffer: impl Into<RecvBuffer<'a, T>>,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).run_plan_in_place(plan, buffer.into())
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { plan: Some(plan), ..call::<T>(Operation::RunPlan, buffers) })
     }
 
     /// Collects the inputs of all ranks, in the order of the ranks, in the output of `root`. On
@@ -236,7 +240,8 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).gather(send.into(), recv.into(), root)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { root, ..call::<T>(Operation::Gather, buffers) })
     }
 
     /// Does [`Collectives::gather`] in a `buffer`. On `root` it has a block for each rank, and the
@@ -251,7 +256,8 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).gather_in_place(buffer.into(), root)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { root, ..call::<T>(Operation::Gather, buffers) })
     }
 
     /// Sends block r of the root's input to rank r. On other ranks `send` is not touched and may be
@@ -266,7 +272,8 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).scatter(send.into(), recv.into(), root)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { root, ..call::<T>(Operation::Scatter, buffers) })
     }
 
     /// Does [`Collectives::scatter`] in a `buffer`. On `root` it has a block for each rank and
@@ -281,7 +288,8 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         root: Rank,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).scatter_in_place(buffer.into(), root)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { root, ..call::<T>(Operation::Scatter, buffers) })
     }
 
     /// Sends a block of the input to each rank, and collects a block from each. Block r of `sent`
@@ -307,7 +315,11 @@ pub trait Collectives<'a>: Submit<'a> {
         recv: impl Into<RecvBuffer<'a, T>>,
         received: Blocks<'_>,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_to_all_v(send.into(), sent, recv.into(), received)
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall {
+            blocks: Some([sent, received]),
+            ..call::<T>(Operation::AllToAllV, buffers)
+        })
     }
 
     /// Does [`Collectives::all_to_all_v`] in a `buffer`, like `MPI_Alltoallv` with `MPI_IN_PLACE`.
@@ -326,7 +338,8 @@ pub trait Collectives<'a>: Submit<'a> {
         buffer: impl Into<RecvBuffer<'a, T>>,
         blocks: Blocks<'_>,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).all_to_all_v_in_place(buffer.into(), blocks)
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { blocks: Some([blocks; 2]), ..call::<T>(Operation::AllToAllV, buffers) })
     }
 
     /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the
@@ -363,7 +376,8 @@ pub trait Collectives<'a>: Submit<'a> {
         peer: Rank,
         tag: u32,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).send_tagged(send.into(), peer, tag)
+        let buffers = Buffers::input(send.into());
+        self.submit(CollectiveCall { root: peer, tag, ..call::<T>(Operation::Send, buffers) })
     }
 
     /// Receives a message of `peer` by [`Collectives::send`], with as many elements as `recv` has,
@@ -396,7 +410,8 @@ pub trait Collectives<'a>: Submit<'a> {
         peer: Rank,
         tag: u32,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).recv_tagged(recv.into(), peer, tag)
+        let buffers = Buffers::output(recv.into());
+        self.submit(CollectiveCall { root: peer, tag, ..call::<T>(Operation::Recv, buffers) })
     }
 
     /// Receives a message with this `tag` of any other rank, with as many elements as `recv` has,
@@ -417,7 +432,8 @@ pub trait Collectives<'a>: Submit<'a> {
         tag: u32,
         status: &StatusHandle,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).recv_any_into(recv.into(), tag, status)
+        let any = MessageSelector { source: None, tag: Some(tag) };
+        self.recv_selected_into(recv, any, status)
     }
 
     /// Receives a message like [`Collectives::recv_any_into`]: one that `selector` names, of one
@@ -435,11 +451,19 @@ pub trait Collectives<'a>: Submit<'a> {
         selector: MessageSelector,
         status: &StatusHandle,
     ) -> Result<()> {
-        self.untyped(T::DATA_TYPE).recv_selected_into(recv.into(), selector, status)
+        let buffers = Buffers::output(recv.into());
+        let selected = Some((selector, status));
+        self.submit(CollectiveCall { selected, ..call::<T>(Operation::RecvAny, buffers) })
     }
 }
 
 impl<'a, S: Submit<'a> + ?Sized> Collectives<'a> for S {}
+
+/// Makes a call on elements of type `T`.
+#[inline]
+const fn call<'a, 'o, T: Element>(operation: Operation, buffers: Buffers<'a>) -> CollectiveCall<'a, 'o> {
+    CollectiveCall::new(operation, T::DATA_TYPE, buffers)
+}
 
 impl Communicator {
     /// Receives a message with this `tag` of any other rank, like

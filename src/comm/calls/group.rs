@@ -242,7 +242,7 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
         self.group.comms.get(self.joined.index).map_or(self.joined.caller, |member| member.comm.caller())
     }
 
-    fn submit(&mut self, request: Request<'b, '_>) -> Result<()> {
+    fn take(&mut self, request: Request<'b, '_>) -> Result<()> {
         let Caller { rank, n_ranks, .. } = self.caller();
         let call = request.check(rank, n_ranks)?;
         let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;

@@ -1,6 +1,7 @@
 //! Takes collective calls, and checks those of their arguments that a rank can check alone.
 
-use crate::collective::Request;
+use super::call::CollectiveCall;
+use crate::collective::{Request, Side};
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
@@ -24,10 +25,23 @@ pub trait Submit<'a> {
     /// Checks what `request` asks for, and takes the call.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an operator of another type, and for buffers that overlap in
-    /// part; [`Error::UnsupportedOperator`] for one that is not defined on the type; those of the
-    /// call, where it is executed at once.
-    fn submit(&mut self, request: Request<'a, '_>) -> Result<()>;
+    /// Those of [`Submit::submit`].
+    fn take(&mut self, request: Request<'a, '_>) -> Result<()>;
+
+    /// Takes `call`. The methods of [`Collectives`](super::collectives::Collectives) say what each
+    /// operation does.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] for what is missing of the call, for a part of an element, for
+    ///   an operator of another type, and for buffers that overlap in part.
+    /// - [`Error::UnsupportedOperator`] for an operator that is not defined on the type.
+    /// - [`Error::WrongCount`], [`Error::InvalidRank`], [`Error::OutOfRange`].
+    /// - Those of the operation, where it is executed at once.
+    #[inline]
+    fn submit(&mut self, call: CollectiveCall<'a, '_>) -> Result<()> {
+        let request = call.resolve(self.caller())?;
+        self.take(request)
+    }
 }
 
 /// Executes calls at once.
@@ -38,7 +52,7 @@ impl<'a> Submit<'a> for Communicator {
     }
 
     #[inline]
-    fn submit(&mut self, request: Request<'a, '_>) -> Result<()> {
+    fn take(&mut self, request: Request<'a, '_>) -> Result<()> {
         let choice = self.choice;
         if let Some(word) = self.engine.as_mut().and_then(|engine| engine.known(&request, choice)) {
             return word.run();
@@ -50,9 +64,10 @@ impl<'a> Submit<'a> for Communicator {
 }
 
 impl Caller {
-    /// Returns the number of elements in a block of `count` for each rank.
-    pub(super) fn blocks(self, count: u64) -> u64 {
-        count.saturating_mul(self.n_ranks.into())
+    /// Returns the number of elements on `side` of a call, in blocks of `count`.
+    #[inline]
+    pub(super) fn elements(self, count: u64, side: Side) -> u64 {
+        count.saturating_mul(side.blocks(self.n_ranks.into()))
     }
 
     /// Returns whether this is `root`, a rank of the communicator.

@@ -11,12 +11,11 @@
 
 use super::operand::OperandCopy;
 use super::undo::{Overwritten, take_back};
-use crate::collective::{Input, Output, Request};
-use crate::comm::Submit;
+use crate::comm::{Buffers, CollectiveCall, Submit};
 use crate::coordinator::call::{Bytes, DeviceCall};
 use crate::error::{Error, Result};
 use crate::heap::{Arena, DeviceAddress, DeviceMemory};
-use crate::{Communicator, Group};
+use crate::{Communicator, Group, Rank};
 
 /// The operands of a call.
 struct Operands {
@@ -85,26 +84,22 @@ fn execute_apart(
     (calls, inputs): (&[DeviceCall], &[Operand]),
     overwritten: &mut Vec<Overwritten>,
 ) -> Result<()> {
-    let (rank, n_ranks, arena) = (comm.rank().index(), comm.n_ranks() as usize, comm.arena());
-    let mut operands =
-        calls.iter().map(|call| fetch(call, (memory, &arena), rank, n_ranks)).collect::<Result<Vec<_>>>()?;
+    let (rank, n_ranks, arena) = (comm.rank().index(), comm.n_ranks(), comm.arena());
+    let mut operands = calls
+        .iter()
+        .map(|call| fetch(call, (memory, &arena), rank, n_ranks as usize))
+        .collect::<Result<Vec<_>>>()?;
     let mut group = Group::start();
     let joined = group.join(comm);
     for (call, operands) in calls.iter().zip(&mut operands) {
-        let (operation, op) = (call.collective.operation(), call.op.reduce_op());
         let Operands { input, sent, output, received } = operands;
-        let (has_input, has_output) = call.sides(rank);
-        group.on(joined).submit(Request {
-            operation,
-            data_type: call.data_type,
-            count: call.count,
-            root: call.root as usize * usize::from(operation.has_root()),
-            tag: 0,
-            receipt: None,
-            op: operation.reduces().then_some(&op),
-            layout: None,
-            input: if has_input { input.input(sent.len) } else { Input::None },
-            output: if has_output { output.output(received.len) } else { Output::None },
+        let buffers = Buffers::apart(input.input(sent.len), output.output(received.len));
+        let root = Rank::new(call.root, n_ranks)?;
+        let (operation, op) = (call.operation, Some(&call.op));
+        group.on(joined).submit(CollectiveCall {
+            op,
+            root,
+            ..CollectiveCall::new(operation, call.data_type, buffers)
         })?;
     }
     group.end()?;
@@ -167,8 +162,8 @@ fn fetch(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::call::{Collective, DeviceReduceOp};
-    use crate::reduce::DataType;
+    use crate::collective::Operation;
+    use crate::reduce::{DataType, ReduceOp};
     use crate::shm::{Backing, Identity};
 
     const MIN: u64 = 0x1000;
@@ -176,9 +171,9 @@ mod tests {
     /// A sum of 10 bytes of two devices, from and to these addresses.
     fn sum(send: [u64; 2], recv: [u64; 2]) -> DeviceCall {
         DeviceCall {
-            collective: Collective::AllReduce,
+            operation: Operation::AllReduce,
             data_type: DataType::U8,
-            op: DeviceReduceOp::Sum,
+            op: ReduceOp::Sum,
             root: 0,
             count: 10,
             send: send.into(),
@@ -238,9 +233,9 @@ mod tests {
                 ..sum([0; 2], [0; 2])
             };
             let calls = [
-                on(DeviceReduceOp::Min, places(0), places(0)),
-                on(DeviceReduceOp::Sum, places(0), places(0)),
-                on(DeviceReduceOp::Sum, places(0), places(0)),
+                on(ReduceOp::Min, places(0), places(0)),
+                on(ReduceOp::Sum, places(0), places(0)),
+                on(ReduceOp::Sum, places(0), places(0)),
             ];
             for (rank, [after, taken_back]) in executed(n, before, &calls).into_iter().enumerate() {
                 let count = usize::try_from(count).unwrap();

@@ -4,9 +4,9 @@
 //! share cores take turns for each piece that is staged instead, and of some MiB there are many.
 //! Where the arena is full, a copy lies in ordinary memory, and the call is staged.
 
-use crate::collective::{Input, Output};
+use crate::comm::{RecvBytes, SendBytes};
 use crate::error::{Error, Result};
-use crate::heap::{Arena, ArenaBuffer, DeviceAddress, DeviceMemory};
+use crate::heap::{Arena, ArenaBuffer, DeviceAddress, DeviceMemory, Region};
 use crate::shm::CacheHint;
 
 /// A copy of an operand, in words, so that elements of every type are aligned.
@@ -61,20 +61,25 @@ impl OperandCopy {
     }
 
     /// Returns its first `len` bytes as an input.
-    pub(super) fn input(&self, len: usize) -> Input<'_> {
+    pub(super) fn input(&self, len: usize) -> SendBytes<'_> {
         match self {
-            Self::Shared(buffer) => Input::Heap(buffer.region().offset),
-            Self::Ordinary(words) => Input::Memory(&bytemuck::cast_slice(words)[..len]),
+            Self::Shared(buffer) => part(buffer, len).into(),
+            Self::Ordinary(words) => (&bytemuck::cast_slice::<_, u8>(words)[..len]).into(),
         }
     }
 
     /// Returns its first `len` bytes as an output.
-    pub(super) fn output(&mut self, len: usize) -> Output<'_> {
+    pub(super) fn output(&mut self, len: usize) -> RecvBytes<'_> {
         match self {
-            Self::Shared(buffer) => Output::Heap(buffer.region().offset),
-            Self::Ordinary(words) => Output::Memory(&mut bytemuck::cast_slice_mut(words)[..len]),
+            Self::Shared(buffer) => part(buffer, len).into(),
+            Self::Ordinary(words) => (&mut bytemuck::cast_slice_mut::<_, u8>(words)[..len]).into(),
         }
     }
+}
+
+/// Returns the first `len` bytes of `buffer`.
+fn part(buffer: &ArenaBuffer<u64>, len: usize) -> Region {
+    Region::new(buffer.region().offset, len as u64)
 }
 
 /// Allocates words, if there is memory.

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use shmccl::collective::Operation;
 use shmccl::coordinator::{
-    Collective, Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, DeviceReduceOp, Fleet, FleetOptions,
-    Pool, PoolOptions, RuntimeDirectory,
+    Device, DeviceCall, DeviceEnd, DeviceId, DeviceKind, Fleet, FleetOptions, Pool, PoolOptions,
+    RuntimeDirectory,
 };
 use shmccl::launch::Program;
-use shmccl::reduce::DataType;
+use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::coordinator::pool::{self, entries};
 
@@ -46,8 +47,8 @@ fn program() {
         client.copy_host_to_device(*device, 0x1000, &element.to_ne_bytes()).unwrap();
     }
     let (send, recv) = (vec![0x1000; 3], vec![0x2000; 3]);
-    let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Prod);
-    let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
+    let (operation, data_type, op) = (Operation::AllReduce, DataType::F64, ReduceOp::Prod);
+    let call = DeviceCall { operation, data_type, op, root: 0, count: 1, send, recv };
     client.call(comm.comm, None, call).unwrap();
     assert_eq!(client.status(comm.comm, true).unwrap().last.unwrap().failure, None);
     assert_eq!(client.read_device(comm.devices[1], 0x2000, 8).unwrap(), 42.0_f64.to_ne_bytes());

@@ -3,11 +3,9 @@
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use shmccl::coordinator::{
-    CallProgress, Client, Collective, CommId, CoordinatorError, DeviceCall, DeviceReduceOp, RequestError,
-    Sent,
-};
-use shmccl::reduce::DataType;
+use shmccl::collective::Operation;
+use shmccl::coordinator::{CallProgress, Client, CommId, CoordinatorError, DeviceCall, RequestError, Sent};
+use shmccl::reduce::{DataType, ReduceOp};
 
 use crate::coordinator::pool::Pool;
 
@@ -34,9 +32,9 @@ fn a_group_is_executed_by_requests_that_do_not_wait_and_the_end_of_the_coordinat
     let started = awaited(&mut client, sent).unwrap();
     assert_eq!(started.devices, comm.devices);
     let call = DeviceCall {
-        collective: Collective::AllReduce,
+        operation: Operation::AllReduce,
         data_type: DataType::F64,
-        op: DeviceReduceOp::Prod,
+        op: ReduceOp::Prod,
         root: 0,
         count: 1,
         send: vec![0x1000; 2],

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use shmccl::coordinator::{
-    Client, Collective, CommId, CommState, CommStatus, DeviceCall, DeviceId, DeviceReduceOp, RuntimeDirectory,
-};
+use shmccl::collective::Operation;
+use shmccl::coordinator::{Client, CommId, CommState, CommStatus, DeviceCall, DeviceId, RuntimeDirectory};
 use shmccl::observe::Job;
-use shmccl::reduce::DataType;
+use shmccl::reduce::{DataType, ReduceOp};
 use support::{Random, long, seed};
 
 use crate::coordinator::pool::{Pool, entries, signal};
@@ -66,9 +65,9 @@ impl Traffic {
         for call in 0..CALLS {
             let addresses = vec![ADDRESS + 8 * COUNT * call; self.devices.len()];
             let call = DeviceCall {
-                collective: Collective::AllReduce,
+                operation: Operation::AllReduce,
                 data_type: DataType::U64,
-                op: DeviceReduceOp::Sum,
+                op: ReduceOp::Sum,
                 root: 0,
                 count: COUNT,
                 send: addresses.clone(),

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shmccl::collective::{Algorithm, Operation};
-use shmccl::comm::{Submit, Work};
+use shmccl::comm::{Buffers, CollectiveCall, Submit, Work};
 use shmccl::heap::{DeviceBuffer, Region};
 use shmccl::plan::{Plan, read};
 use shmccl::reduce::{DataType, ReduceOp};
-use shmccl::{Blocks, Collectives, Communicator, Group, Result, Stream};
+use shmccl::{Blocks, Communicator, Group, Result, Stream};
 use support::long;
 
 use crate::harness::{Job, Random, agreed_seed, rank};
@@ -234,34 +234,14 @@ impl SharedCall {
         let (send, recv) =
             (whole.part(place.send as u64, sent as u64)?, whole.part(place.recv as u64, received as u64)?);
         let both = if sent > received { send } else { recv };
-        let (mut taker, op) = (taker.untyped(self.dtype), &self.op);
-        match (self.operation, place.is_named) {
-            (Operation::AllReduce, false) => taker.all_reduce(send, recv, op),
-            (Operation::AllReduce, true) => taker.all_reduce_in_place(both, op),
-            (Operation::Reduce, false) => taker.reduce(send, recv, op, root),
-            (Operation::Reduce, true) => taker.reduce_in_place(both, op, root),
-            (Operation::Broadcast, false) => taker.broadcast(send, recv, root),
-            (Operation::Broadcast, true) => taker.broadcast_in_place(both, root),
-            (Operation::AllGather, false) => taker.all_gather(send, recv),
-            (Operation::AllGather, true) => taker.all_gather_in_place(both),
-            (Operation::ReduceScatter, false) => taker.reduce_scatter(send, recv, op),
-            (Operation::ReduceScatter, true) => taker.reduce_scatter_in_place(both, op),
-            (Operation::AllToAll, false) => taker.all_to_all(send, recv),
-            (Operation::AllToAll, true) => taker.all_to_all_in_place(both),
-            (Operation::Gather, false) => taker.gather(send, recv, root),
-            (Operation::Gather, true) => taker.gather_in_place(both, root),
-            (Operation::Scatter, false) => taker.scatter(send, recv, root),
-            (Operation::Scatter, true) => taker.scatter_in_place(both, root),
-            _ => {
-                let displacements: Vec<_> =
-                    (0..self.counts.len()).map(|peer| self.displacement(me, peer)).collect();
-                let blocks = Blocks::new(&self.counts[me], &displacements);
-                match place.is_named {
-                    true => taker.all_to_all_v_in_place(both, blocks),
-                    false => taker.all_to_all_v(send, blocks, recv, blocks),
-                }
-            }
-        }
+        let displacements: Vec<_> = (0..self.counts.len()).map(|peer| self.displacement(me, peer)).collect();
+        let buffers = if place.is_named { Buffers::in_place(both) } else { Buffers::apart(send, recv) };
+        taker.submit(CollectiveCall {
+            op: Some(&self.op),
+            root,
+            blocks: Some([Blocks::new(&self.counts[me], &displacements); 2]),
+            ..CollectiveCall::new(self.operation, self.dtype, buffers)
+        })
     }
 }
 

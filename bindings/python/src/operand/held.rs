@@ -2,10 +2,10 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use shmccl::comm::MemoryRange;
 
 use super::buffer::Exported;
 use crate::dtype::Dtype;
-use crate::heap_places::Bytes;
 
 /// What a call does with an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl Operand<'_> {
 
     /// Returns where the bytes are, for calls.
     #[inline]
-    pub fn bytes(&self) -> Bytes {
-        Bytes { address: self.address, len: self.len }
+    pub fn bytes(&self) -> MemoryRange {
+        MemoryRange { start: self.address, len: self.len }
     }
 }
 

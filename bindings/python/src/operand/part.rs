@@ -8,6 +8,7 @@ use pyo3::types::PyBytes;
 
 use super::held::{Access, AskedType, Operand, typed};
 use crate::dtype::Dtype;
+use crate::heap_places::lent;
 
 /// Some elements of an object, which calls take like the object.
 #[pyclass(frozen, module = "shmccl._core", name = "_Part")]
@@ -89,7 +90,7 @@ impl Part {
     fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let operand = self.operand(py, Access::Read, None)?;
         // SAFETY: the operand holds them, and nobody writes them while the interpreter is held.
-        Ok(PyBytes::new(py, unsafe { operand.bytes().lent() }))
+        Ok(PyBytes::new(py, unsafe { lent(operand.bytes()) }))
     }
 
     /// Replaces their bytes.

@@ -47,7 +47,7 @@ impl Submit<'static> for OnStream<'_> {
         self.comm.caller()
     }
 
-    fn submit(&mut self, request: Request<'static, '_>) -> Result<()> {
+    fn take(&mut self, request: Request<'static, '_>) -> Result<()> {
         let choice = self.comm.choice;
         let mut call = request.check(self.comm.rank, self.comm.n_ranks())?;
         call.check_choice(choice)?;

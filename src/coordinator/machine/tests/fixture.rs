@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::*;
 use super::{COMM, SETTINGS};
+use crate::collective::Operation;
 use crate::coordinator::agent::{Agent, AgentStep, GroupFailure, TaskOutcome};
-use crate::coordinator::call::{AddressRange, Collective, DeviceCall, DeviceReduceOp};
+use crate::coordinator::call::{AddressRange, DeviceCall};
 use crate::coordinator::id::GroupId;
 use crate::coordinator::request::CommStatus;
-use crate::reduce::DataType;
+use crate::reduce::{DataType, ReduceOp};
 
 /// A coordinator, devices, and clients, each of which sends one request.
 pub(super) struct Fixture {
@@ -208,10 +209,10 @@ impl Fixture {
     }
 
     pub(super) fn call_on(&mut self, comm: CommId) -> Result<Reply, RequestError> {
-        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
+        let (operation, data_type, op) = (Operation::AllReduce, DataType::F64, ReduceOp::Sum);
         let addresses = vec![0x1000; self.machine.comms.get(&comm).map_or(1, |comm| comm.members.len())];
         let (send, recv) = (addresses.clone(), addresses);
-        let call = DeviceCall { collective, data_type, op, root: 0, count: 1, send, recv };
+        let call = DeviceCall { operation, data_type, op, root: 0, count: 1, send, recv };
         self.answer(ClientRequest::Call { comm, group: self.group, call })
     }
 

@@ -1,12 +1,13 @@
 //! Requests of clients, and whether they are answered.
 
 use super::{Broken, RANGE, World};
-use crate::coordinator::call::{Collective, DeviceCall, DeviceReduceOp};
+use crate::collective::Operation;
+use crate::coordinator::call::DeviceCall;
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{CoordinatorEvent, CoordinatorMachine, RequestId};
 use crate::coordinator::request::{CallProgress, ClientRequest, CommState, Reply};
-use crate::reduce::DataType;
+use crate::reduce::{DataType, ReduceOp};
 
 impl World {
     pub(super) fn lose_client(&mut self) -> Result<(), String> {
@@ -80,11 +81,11 @@ impl World {
     fn draw_call(&mut self, comm: CommId) -> DeviceCall {
         let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
         let addresses = vec![0x1000; found.map_or(1, |comm| comm.members.len())];
-        let (collective, data_type, op) = (Collective::AllReduce, DataType::F64, DeviceReduceOp::Sum);
+        let (operation, data_type, op) = (Operation::AllReduce, DataType::F64, ReduceOp::Sum);
         // One in eight is too long.
         let count =
             1 + self.random.below(RANGE.max - RANGE.min) / 8 + u64::from(self.random.once_in(8)) * 512;
-        DeviceCall { collective, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
+        DeviceCall { operation, data_type, op, root: 0, count, send: addresses.clone(), recv: addresses }
     }
 
     pub(super) fn take_reply(
