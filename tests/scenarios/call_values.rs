@@ -221,7 +221,7 @@ scenario!(a_call_that_lacks_what_its_operation_needs_is_refused_by_name, Job::of
         assert!(text.starts_with(expected), "{text}");
     }
     for operation in CollectiveCall::OPERATIONS {
-        let mut received = [0_u8; 8];
+        let mut received = [0_u8; 7];
         let buffers = Buffers::apart(&[0_u8; 3], &mut received);
         let refused = comm.submit(CollectiveCall::new(operation, DataType::F32, buffers));
         assert!(refused.is_err(), "{operation}");
