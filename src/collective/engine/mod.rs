@@ -135,7 +135,6 @@ impl Engine {
         let proposal = self.planner.propose(call, choice)?;
         match proposal.way {
             Way::Eager => self.run_eager(call, proposal.signature, proposal.len),
-            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, &proposal),
             Way::ByPlan(index) => self.run_planned(call, &proposal, index),
             _ => self.run_large(call, &proposal),
         }
@@ -151,32 +150,6 @@ impl Engine {
             self.planner.recent.keep(call, signature, len);
         }
         self.members.board.or_revoke(done)
-    }
-
-    /// Executes `call`, of which only measurement can tell whether it is to be eager.
-    #[inline(never)]
-    fn run_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
-        let begun = self.planner.eager_trial.begin();
-        let done = if proposal.way == Way::EagerOnTrial {
-            self.run_eager_on_trial(call, proposal)
-        } else {
-            self.run_large(call, proposal)
-        };
-        self.planner.eager_trial.end(begun, proposal.len);
-        done
-    }
-
-    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
-        let Self { members, planner, .. } = self;
-        let mine = planner.eager_trial.last_duration(members.is_watched());
-        let done = eager::run_on_trial(members, call, proposal.signature, proposal.len, mine);
-        // As by the other way: a late member learns that the epoch has ended, whichever way the
-        // call goes.
-        let done = done.and_then(|()| members.board.check_epoch(call.operation));
-        members.board.or_revoke(done)?;
-        let theirs = members.board.post_of(1 - members.me()).eager_duration();
-        planner.eager_trial.note([mine, theirs]);
-        Ok(())
     }
 
     /// Executes `call` once all members have posted where their buffers are. An exchange of blocks
@@ -240,13 +213,11 @@ impl Engine {
             self.members.board.or_revoke(staged)?;
         }
         let Self { members, pipework, planner, .. } = self;
-        let is_watched = members.is_watched();
         let post = LargePost {
             buffers: Buffers::of(call),
             balance: pipework.balance(),
             scalar: call.scalar(),
-            last_duration: planner.routes.last_duration(is_watched),
-            last_short_duration: planner.eager_trial.last_duration(is_watched),
+            last_duration: planner.routes.last_duration(members.is_watched()),
         };
         members.board.post_large(signature, post);
         // The others do not wait for the rest.

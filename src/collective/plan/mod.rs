@@ -16,7 +16,6 @@
 //! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked
 //!   for combine elements in the same order.
 
-mod eager_trial;
 pub(crate) mod library;
 mod measured;
 mod recent;
@@ -39,7 +38,6 @@ use crate::error::Result;
 use crate::reduce::Reducer;
 use crate::shm::CacheHint;
 use crate::shm::copy::fills_cache;
-use eager_trial::EagerTrial;
 use measured::MeasuredRoutes;
 use recent::RecentWords;
 pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
@@ -57,8 +55,6 @@ pub(crate) struct Planner {
     customs: Customs,
     shelf: PlanShelf,
     pub(crate) routes: MeasuredRoutes,
-    /// Of short calls.
-    pub(crate) eager_trial: EagerTrial,
     pub(crate) recent: RecentWords,
 }
 
@@ -84,11 +80,6 @@ pub(crate) struct Proposal {
 pub(crate) enum Way {
     /// Data travel with the post.
     Eager,
-    /// Data travel with the post, so that this can be compared with the next way.
-    EagerOnTrial,
-    /// A call that could be eager goes by two shots, so that this can be compared with the way
-    /// before.
-    TwoShotOnTrial,
     /// As the table says, once it is known where all buffers lie.
     ByTable,
     TwoShot,
@@ -178,8 +169,8 @@ impl Way {
     /// Returns the way in words that all ranks know.
     fn choice(self) -> Choice {
         match self {
-            Self::Eager | Self::EagerOnTrial => Choice::direct(Algorithm::OneShot),
-            Self::TwoShot | Self::TwoShotOnTrial => Choice::direct(Algorithm::TwoShot),
+            Self::Eager => Choice::direct(Algorithm::OneShot),
+            Self::TwoShot => Choice::direct(Algorithm::TwoShot),
             Self::OverPipes(algorithm, channel) => Choice { algorithm: Some(algorithm), channel },
             Self::ByTable | Self::ByPlan(_) => Choice::default(),
             Self::Custom(channel) => Choice { algorithm: None, channel },
@@ -218,7 +209,6 @@ impl Planner {
             customs: Customs::default(),
             shelf: PlanShelf::default(),
             routes: MeasuredRoutes::default(),
-            eager_trial: EagerTrial::default(),
             recent: RecentWords::default(),
         }
     }
@@ -303,14 +293,13 @@ impl Planner {
             return Ok(Proposal::new(Way::ByPlan(index), len, signature));
         }
         let way = self.way(call.operation, len, choice)?;
-        let is_eager = way == Way::Eager;
-        if is_eager && (choice != Choice::default() || !self.table.is_on_trial(call.operation, len)) {
+        if way == Way::Eager {
             // Its address goes nowhere, so it stays in registers.
             return Ok(Proposal::new(way, len, signature));
         }
         let planned = if way == Way::ByTable { self.plans_by_table(call, len) } else { [None; 2] };
         let proposal = Proposal { planned, ..Proposal::new(way, len, signature) };
-        Ok(if is_eager { self.try_out(proposal, call) } else { self.complete(proposal, call) })
+        Ok(self.complete(proposal, call))
     }
 
     /// Proposes how an exchange of even blocks, `call`, is done as `all_to_all`: by one shot or
@@ -399,16 +388,6 @@ impl Planner {
         })
     }
 
-    /// Completes the proposal of a call of which only measurement can tell whether it is to be
-    /// eager.
-    #[inline(never)]
-    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
-        if self.eager_trial.is_eager() {
-            return Proposal { way: Way::EagerOnTrial, ..proposal };
-        }
-        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call)
-    }
-
     /// Completes the proposal of a call that is not eager.
     #[inline(never)]
     fn complete(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
@@ -421,11 +400,7 @@ impl Planner {
     /// each other.
     fn is_prestaged(&self, proposal: &Proposal, call: &Call<'_>, buffers: Buffers) -> bool {
         let reachable = buffers.are_reachable(call.operation);
-        let is_worked_on = reachable && buffers.are_in_place();
-        if proposal.way == Way::TwoShotOnTrial {
-            return !is_worked_on;
-        }
-        let is_staged = !reachable || proposal.foreseen == Some(Route::Second) && !is_worked_on;
+        let is_staged = !reachable || proposal.foreseen == Some(Route::Second) && !buffers.are_in_place();
         is_staged && self.settled_way(proposal, call, reachable) == Way::TwoShot
     }
 
@@ -451,12 +426,12 @@ impl Planner {
         let in_heap = (0..n).all(|member| posts(member).buffers().are_reachable(call.operation));
         let way = self.settled_way(proposal, call, in_heap);
         let (execution, is_measured) = match way {
-            Way::TwoShot | Way::TwoShotOnTrial => self.two_shots(proposal, call, in_heap, me, posts),
+            Way::TwoShot => self.two_shots(proposal, call, in_heap, me, posts),
             Way::OverPipes(..) | Way::Custom(_) => {
                 check_balance((0..n).map(|member| posts(member).balance()), NONE_TO_BEGIN_WITH)?;
                 (self.over_pipes(way, call, in_heap), false)
             }
-            Way::Eager | Way::EagerOnTrial | Way::ByTable => (Execution::Eager, false),
+            Way::Eager | Way::ByTable => (Execution::Eager, false),
             Way::ByPlan(index) => {
                 (Execution::ByPlan { index, compiled: self.shelf.compiled(index, call, n) }, false)
             }
@@ -481,10 +456,7 @@ impl Planner {
             let durations = (0..n).map(|member| posts(member).last_duration());
             if n == 1 || some_are_in_place() { None } else { durations.max() }
         };
-        let (is_staged, is_measured, hint) = if proposal.way == Way::TwoShotOnTrial {
-            self.eager_trial.note([0, 1].map(|member| posts(member).last_short_duration()));
-            (!(in_heap && some_are_in_place()), false, None)
-        } else if in_heap {
+        let (is_staged, is_measured, hint) = if in_heap {
             let route = self.routes.pick(proposal.foreseen, signature, len, longest);
             (route == Some(Route::Second), route.is_some(), None)
         } else {

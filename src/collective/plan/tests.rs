@@ -43,8 +43,7 @@ fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
 fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
     let cells = buffers.map(|buffers| {
         let cell = PostCell::default();
-        let post =
-            LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000, last_short_duration: 1000 };
+        let post = LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000 };
         let (head, data) = post.to_words();
         cell.post(1, [0, 0, head[0], head[1]], &data);
         cell
@@ -78,7 +77,7 @@ fn what_is_proposed_follows_from_the_choice_and_the_length() {
     for (choice, len, way) in [
         (any, 8, Way::Eager),
         (any, 4 << 10, Way::Eager),
-        (any, 8 << 10, Way::EagerOnTrial),
+        (any, 8 << 10, Way::Eager),
         (any, 64 << 10, Way::ByTable),
         (by(Algorithm::OneShot, ChannelKind::Memory), 8 << 10, Way::Eager),
         (
@@ -122,15 +121,6 @@ fn what_is_settled_follows_from_where_all_buffers_lie() {
     assert_eq!(settle(&mut planner, &ring, &short, [apart(); 2]), "Some(Ring) memory Some(Widened)");
 }
 
-#[test]
-fn a_short_call_on_trial_is_staged_unless_some_are_in_place() {
-    let mut planner = Planner::new(Tuning::default(), N);
-    let (call, proposal) = (call(8 << 10, DataType::F32), propose(&mut planner, 8 << 10, Choice::default()));
-    let proposal = Proposal { way: Way::TwoShotOnTrial, ..proposal };
-    assert_eq!(settle(&mut planner, &proposal, &call, [apart(); 2]), "staged All");
-    assert_eq!(settle(&mut planner, &proposal, &call, [apart(), in_place()]), "zero-copy");
-}
-
 fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
     let case = |(buffers, algorithm): (BufferKind, Algorithm)| Case {
         operation: Operation::AllReduce,
@@ -165,7 +155,6 @@ fn who_will_need_its_staging_area_for_certain_stages_before_it_posts_and_nobody_
     assert_eq!(prestages(Way::ByTable, second, elsewhere), [false, false, true]);
     assert_eq!(prestages(Way::ByTable, second, in_heap), [true, false, false]);
     assert_eq!(prestages(Way::TwoShot, second, [Algorithm::Ring; 2]), [true, false, true]);
-    assert_eq!(prestages(Way::TwoShotOnTrial, None, usual), [true, false, true]);
     for way in
         [Way::Eager, Way::Custom(ChannelKind::Memory), Way::OverPipes(Algorithm::Ring, ChannelKind::Port)]
     {

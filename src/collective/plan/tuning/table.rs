@@ -114,11 +114,6 @@ impl Table {
         nearest.map_or(&BUILT_IN, |case| case.steps.as_slice())
     }
 
-    /// Returns whether there is a case for `operation` where ranks are as `oversubscribed`.
-    pub(super) fn has_case(&self, operation: Operation, oversubscribed: bool) -> bool {
-        self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
-    }
-
     /// Returns a number that tables of different content hardly share (FNV-1a over their values).
     #[must_use]
     pub fn checksum(&self) -> u64 {
@@ -220,13 +215,7 @@ pub(crate) struct CommTable {
     eager_below: [u64; CODES],
     /// By operation and kind of buffers.
     steps: [[Box<[Step]>; 2]; CODES],
-    /// Whether it is left to measurement how short all-reduces go.
-    is_on_trial: bool,
 }
-
-/// All-reduces of more bytes, of those that travel with the announcement, may be left to
-/// measurement.
-const TRIED_ABOVE: u64 = 4 << 10;
 
 impl CommTable {
     /// Makes those among `n_members`. Where a plan is named that `is_registered` does not know, the
@@ -238,13 +227,7 @@ impl CommTable {
         let steps_of = |operation, buffers| {
             resolved(tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers), &is_registered)
         };
-        let mut table = Self {
-            eager_below: [0; CODES],
-            steps: std::array::from_fn(|_| Default::default()),
-            is_on_trial: n_members == 2
-                && !tuning.oversubscribed
-                && !tuning.table.has_case(Operation::AllReduce, tuning.oversubscribed),
-        };
+        let mut table = Self { eager_below: [0; CODES], steps: std::array::from_fn(|_| Default::default()) };
         for operation in Operation::ALL {
             let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
             let code = operation as usize;
@@ -259,13 +242,6 @@ impl CommTable {
     #[inline]
     pub(crate) fn is_eager(&self, operation: Operation, len: u64) -> bool {
         len < self.eager_below[operation as usize]
-    }
-
-    /// Returns whether an `operation` to which no rank contributes more than `len` bytes travels
-    /// with its announcement only where that is quicker, by measurement: where no table says it.
-    #[inline]
-    pub(crate) fn is_on_trial(&self, operation: Operation, len: u64) -> bool {
-        len > TRIED_ABOVE && operation == Operation::AllReduce && self.is_on_trial
     }
 
     /// Returns what does an `operation` to which no rank contributes more than `len` bytes; where
