@@ -98,6 +98,19 @@ fn what_is_proposed_follows_from_the_choice_and_the_length() {
 }
 
 #[test]
+fn many_ranks_with_a_core_each_go_by_two_shots_from_one_kib_on_and_others_from_eight() {
+    for (n_members, oversubscribed, last) in
+        [(4, false, 8 << 10), (8, false, 1 << 10), (16, false, 1 << 10), (8, true, 8 << 10)]
+    {
+        let mut planner = Planner::new(Tuning { table: Table::default(), oversubscribed }, n_members);
+        let ways = [last, last + 4].map(|len| propose(&mut planner, len, Choice::default()).way);
+        assert_eq!(ways, [Way::Eager, Way::ByTable], "{n_members} {oversubscribed}");
+        let mut chosen = |len| propose(&mut planner, len, by(Algorithm::OneShot, ChannelKind::Memory)).way;
+        assert_eq!([last, 8 << 10].map(&mut chosen), [Way::Eager; 2], "{n_members} {oversubscribed}");
+    }
+}
+
+#[test]
 fn what_is_settled_follows_from_where_all_buffers_lie() {
     let mut planner = Planner::new(Tuning::default(), N);
     let (large, two_shot) = (call(1 << 20, DataType::F32), by(Algorithm::TwoShot, ChannelKind::Memory));

@@ -92,7 +92,8 @@ fn repeat(
     firsts.iter().flatten().try_for_each(|first| agree(comm, call, first))
 }
 
-/// Bytes that two ranks hand over with their announcement, in a slot of its own.
+/// Bytes that few ranks hand over with their announcement, in a slot of its own, and many with a
+/// core each by two shots.
 const SHORT: usize = 6000;
 
 /// So many calls are made of one length: by then every way to store results has been tried out, and

@@ -15,6 +15,9 @@
 //! ([`Table::passed_over`]). A table serves direct channels. Over proxied ones, operation and size
 //! decide.
 //!
+//! The built-in table has `one_shot` up to 8 KiB and `two_shot` above. An all-reduce among 8 ranks
+//! and more with a core each leaves `one_shot` at 1 KiB.
+//!
 //! Tables are measured out of place, in buffers of up to 8 MiB and with `f32` sums, and serve in
 //! place and above as well.
 //!
