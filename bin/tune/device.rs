@@ -83,7 +83,7 @@ impl<'c> TuningDevice<'c> {
             (self.comm.n_ranks(), self.oversubscribed, self.all_sync.leads());
         let TunePoint { operation, buffers, .. } = point;
         let case = Case { operation, n_ranks, oversubscribed, buffers, steps: Vec::new() };
-        let built_in = built_in(point.len);
+        let built_in = built_in(operation, n_ranks, oversubscribed, point.len);
         let mut algorithms = vec![built_in, built_in];
         algorithms.extend(point.algorithms(n_ranks).into_iter().filter(|other| *other != built_in));
         let mut algorithms: Vec<_> = algorithms.into_iter().map(AlgorithmName::from).collect();

@@ -18,7 +18,7 @@ use crate::collective::execute::staged::prestage;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, UnexpectedMessages};
-use crate::collective::plan::{Planner, Proposal, WORD_LEN, Way};
+use crate::collective::plan::{CallAttempt, Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
@@ -83,7 +83,7 @@ impl Engine {
     /// Finds the word that `request` reduces once more, done as `choice` says.
     #[inline]
     pub(crate) fn known(&mut self, request: &Request<'_, '_>, choice: Choice) -> Option<WordRun<'_>> {
-        let word = self.planner.recent.find(request, choice)?;
+        let word = self.planner.known(request, choice)?;
         Some(WordRun { word, members: &mut self.members })
     }
 
@@ -135,7 +135,6 @@ impl Engine {
         let proposal = self.planner.propose(call, choice)?;
         match proposal.way {
             Way::Eager => self.run_eager(call, proposal.signature, proposal.len),
-            Way::EagerOnTrial | Way::TwoShotOnTrial => self.run_on_trial(call, &proposal),
             Way::ByPlan(index) => self.run_planned(call, &proposal, index),
             _ => self.run_large(call, &proposal),
         }
@@ -148,35 +147,9 @@ impl Engine {
         let is_word = len <= WORD_LEN && call.operation == Operation::AllReduce;
         // Every call is looked at where one is: none is repeated without.
         if is_word && done.is_ok() && !self.members.is_watched() {
-            self.planner.recent.keep(call, signature, len);
+            self.planner.keep_word(call, signature, len);
         }
         self.members.board.or_revoke(done)
-    }
-
-    /// Executes `call`, of which only measurement can tell whether it is to be eager.
-    #[inline(never)]
-    fn run_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
-        let begun = self.planner.eager_trial.begin();
-        let done = if proposal.way == Way::EagerOnTrial {
-            self.run_eager_on_trial(call, proposal)
-        } else {
-            self.run_large(call, proposal)
-        };
-        self.planner.eager_trial.end(begun, proposal.len);
-        done
-    }
-
-    fn run_eager_on_trial(&mut self, call: &mut Call<'_>, proposal: &Proposal) -> Result<()> {
-        let Self { members, planner, .. } = self;
-        let mine = planner.eager_trial.last_duration(members.is_watched());
-        let done = eager::run_on_trial(members, call, proposal.signature, proposal.len, mine);
-        // As by the other way: a late member learns that the epoch has ended, whichever way the
-        // call goes.
-        let done = done.and_then(|()| members.board.check_epoch(call.operation));
-        members.board.or_revoke(done)?;
-        let theirs = members.board.post_of(1 - members.me()).eager_duration();
-        planner.eager_trial.note([mine, theirs]);
-        Ok(())
     }
 
     /// Executes `call` once all members have posted where their buffers are. An exchange of blocks
@@ -186,28 +159,23 @@ impl Engine {
         if let Some(kind) = proposal.way.pipes() {
             self.pipework.require(&self.members, kind)?;
         }
-        let expected = self.announce_large(call, proposal)?;
-        let met = self.members.board.await_all(call.told());
-        self.members.board.or_revoke(met)?;
-        if call.layout.is_some() && self.members.board.meets_blocks() {
+        let Self { members, pipework, runners, planner, taken, .. } = self;
+        let mut attempt = planner.attempt(proposal);
+        let expected = announce_large(members, pipework, call, &mut attempt)?;
+        let met = members.board.await_all(call.told());
+        members.board.or_revoke(met)?;
+        if call.layout.is_some() && members.board.meets_blocks() {
             call.take_apart();
-            self.members.board.report_done();
+            members.board.report_done();
             return Ok(());
         }
-        let Self { members, pipework, runners, planner, .. } = self;
-        let posts = |member| members.board.post_of(member);
-        let settled = planner.settle(proposal, call, members.me(), posts);
-        if settled.is_err() {
-            members.board.report_refused();
+        let plan = attempt.settled(call, members).inspect_err(|_| members.board.report_refused())?;
+        *taken = plan.choice;
+        if *taken != expected {
+            members.board.report_choice(proposal.signature.with_choice(*taken));
         }
-        let plan = settled?;
-        self.taken = plan.choice;
-        if self.taken != expected {
-            members.board.report_choice(proposal.signature.with_choice(self.taken));
-        }
-        let started = plan.start();
         let done = execute::run(plan.execution, members, (pipework, runners), call, proposal.signature);
-        planner.routes.keep_duration(started);
+        drop(attempt);
         members.board.conclude(done)
     }
 
@@ -215,54 +183,11 @@ impl Engine {
     /// posted.
     #[inline(never)]
     fn run_planned(&mut self, call: &mut Call<'_>, proposal: &Proposal, index: usize) -> Result<()> {
-        self.taken = self.announce_large(call, proposal)?;
-        let compiled = self.planner.compiled(index, call);
-        let done = self.runners[index].run(&mut self.members, call, compiled);
-        self.members.board.conclude(done)
-    }
-
-    /// Stages what will be needed in this member's staging area, where it can tell, and posts the
-    /// call.
-    ///
-    /// Returns how the call is done, as far as this member knew before.
-    fn announce_large(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<Choice> {
-        let signature = proposal.signature;
-        let mut expected = None;
-        if proposal.prestages || !self.members.board.has_room() {
-            // It works or waits before it posts, and tells in what.
-            let choice = *expected.insert(self.planner.expected(proposal, call));
-            self.members.board.report_call(signature.with_choice(choice));
-        }
-        let begun = self.members.board.begin(call.told());
-        self.members.board.or_revoke(begun)?;
-        if proposal.prestages {
-            let staged = self.stage_own(call, proposal);
-            self.members.board.or_revoke(staged)?;
-        }
-        let Self { members, pipework, planner, .. } = self;
-        let is_watched = members.is_watched();
-        let post = LargePost {
-            buffers: Buffers::of(call),
-            balance: pipework.balance(),
-            scalar: call.scalar(),
-            last_duration: planner.routes.last_duration(is_watched),
-            last_short_duration: planner.eager_trial.last_duration(is_watched),
-        };
-        members.board.post_large(signature, post);
-        // The others do not wait for the rest.
-        let expected = expected.unwrap_or_else(|| planner.expected(proposal, call));
-        members.board.report_posted(signature.with_choice(expected), proposal.len);
-        Ok(expected)
-    }
-
-    fn stage_own(&mut self, call: &Call<'_>, proposal: &Proposal) -> Result<()> {
-        let Self { members, planner, .. } = self;
-        let sharing = members.board.context().sharing().min(members.n_members() as u64);
-        let oversubscribed = planner.tuning().oversubscribed;
-        let started = proposal.start();
-        let staged = prestage(call, members, oversubscribed);
-        planner.routes.keep_prestage(started, sharing);
-        staged
+        let Self { members, pipework, runners, planner, taken, .. } = self;
+        let mut attempt = planner.attempt(proposal);
+        *taken = announce_large(members, pipework, call, &mut attempt)?;
+        let done = runners[index].run(members, call, attempt.compiled(index, call));
+        members.board.conclude(done)
     }
 
     /// Executes a send or a receive over channels of `kind`.
@@ -350,4 +275,33 @@ impl Engine {
     pub(crate) fn identity(&self) -> (Rank, HeapOffset) {
         (self.members.ranks()[0], self.members.base(0))
     }
+}
+
+/// Stages what will be needed in this member's staging area, where it can tell, and posts `call`.
+///
+/// Returns how the call is done, as far as this member knew before.
+fn announce_large(
+    members: &mut Members,
+    pipework: &Pipework,
+    call: &Call<'_>,
+    attempt: &mut CallAttempt<'_>,
+) -> Result<Choice> {
+    let &Proposal { signature, len, prestages, .. } = attempt.proposal;
+    let mut expected = None;
+    if prestages || !members.board.has_room() {
+        // It works or waits before it posts, and tells in what.
+        let choice = *expected.insert(attempt.expected(call));
+        members.board.report_call(signature.with_choice(choice));
+    }
+    let begun = members.board.begin(call.told());
+    members.board.or_revoke(begun)?;
+    let posted = attempt.posted(members, |oversubscribed| prestage(call, members, oversubscribed));
+    let last_duration = posted.inspect_err(|error| members.board.revoke_after(error))?;
+    let (buffers, balance, scalar) = (Buffers::of(call), pipework.balance(), call.scalar());
+    let post = LargePost { buffers, balance, scalar, last_duration };
+    members.board.post_large(signature, post);
+    // The others do not wait for the rest.
+    let expected = expected.unwrap_or_else(|| attempt.expected(call));
+    members.board.report_posted(signature.with_choice(expected), len);
+    Ok(expected)
 }

@@ -60,37 +60,18 @@ pub(crate) fn run(
     if is_word && !members.is_watched() && !call.is_scaled() {
         return reduce_word(members, call, signature, len);
     }
-    exchange(members, call, signature, len, &[])
+    exchange(members, call, signature, len)
 }
 
-/// Executes a `call` whose data lie in the eager slot, and posts how long the last such call took.
-pub(crate) fn run_on_trial(
-    members: &mut Members,
-    call: &mut Call<'_>,
-    signature: CallSignature,
-    len: u64,
-    told: u64,
-) -> Result<()> {
-    members.board.begin(call.operation)?;
-    exchange(members, call, signature, len, &[told])
-}
-
-/// Executes any call of at most [`EAGER_LEN`] bytes; with what goes in the eager slot this member
-/// posts what it has `told`.
+/// Executes any call of at most [`EAGER_LEN`] bytes.
 #[inline(never)]
-fn exchange(
-    members: &mut Members,
-    call: &mut Call<'_>,
-    signature: CallSignature,
-    len: u64,
-    told: &[u64],
-) -> Result<()> {
+fn exchange(members: &mut Members, call: &mut Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
     assert!(len <= EAGER_LEN, "{len} bytes are not small");
     let mut mine = [0; INLINE_WORDS];
     if len <= INLINE_LEN {
         mine = post_inline(members, call, signature, len)?;
     } else {
-        post_in_slot(members, call, signature, len, told)?;
+        post_in_slot(members, call, signature, len)?;
     }
     if matches!(call.output, Output::None) {
         return Ok(());
@@ -142,19 +123,13 @@ fn post_inline(
     Ok(words)
 }
 
-fn post_in_slot(
-    members: &mut Members,
-    call: &Call<'_>,
-    signature: CallSignature,
-    len: u64,
-    told: &[u64],
-) -> Result<()> {
+fn post_in_slot(members: &mut Members, call: &Call<'_>, signature: CallSignature, len: u64) -> Result<()> {
     let slot = members.eager_slot(members.me(), len)?;
     if !matches!(call.input, Input::None) {
         call.copy_input(members.view(), 0, members.heap_of(members.me(), slot)?, slot)?;
     }
     let checksum = if members.is_watched() { eager_checked::seal(members, call, slot)? } else { 0 };
-    members.board.post(signature, EagerPost { checksum, scalar: call.scalar(), data: told });
+    members.board.post(signature, EagerPost { checksum, scalar: call.scalar(), data: &[] });
     Ok(())
 }
 

@@ -82,7 +82,7 @@ impl RoutePair {
 
 /// What the members of a communicator know of their calls.
 #[derive(Debug, Default)]
-pub(crate) struct MeasuredRoutes {
+pub(super) struct MeasuredRoutes {
     classes: ArrayVec<KnownClass, MOST_CLASSES>,
     /// How many calls there have been.
     calls: u64,
@@ -122,14 +122,14 @@ struct CallClass {
 
 impl MeasuredRoutes {
     /// Returns what this member posts; `is_watched` where it counts or checks what it stages.
-    pub(crate) fn last_duration(&self, is_watched: bool) -> u64 {
+    pub(super) fn last_duration(&self, is_watched: bool) -> u64 {
         if is_watched { UNTRIED } else { self.last_duration }
     }
 
     /// Returns the route of `call`, to which all members contribute `len` bytes, if they turn out
     /// to have their buffers apart in the heap; `None` where it is too short or too long to have
     /// the choice.
-    pub(crate) fn foresee(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Route> {
+    pub(super) fn foresee(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) -> Option<Route> {
         self.prestaged = 0;
         if call.operation != Operation::AllReduce || !(MIN_MEASURED_LEN..MAX_MEASURED_LEN).contains(&len) {
             return None;
@@ -182,14 +182,14 @@ impl MeasuredRoutes {
 
     /// Keeps how long it took to stage ahead on the route that this member has foreseen, which it
     /// `started` then, while up to `sharing` members on its core did the same.
-    pub(crate) fn keep_prestage(&mut self, started: Option<Instant>, sharing: u64) {
+    pub(super) fn keep_prestage(&mut self, started: Option<Instant>, sharing: u64) {
         if let Some(started) = started {
             self.prestaged = since(started).saturating_mul(sharing);
         }
     }
 
     /// Keeps how long the call took that was picked, which `started` then, if it was measured.
-    pub(crate) fn keep_duration(&mut self, started: Option<Instant>) {
+    pub(super) fn keep_duration(&mut self, started: Option<Instant>) {
         if let Some(started) = started {
             self.last_duration = since(started).saturating_add(self.prestaged).min(UNTRIED - 1);
         }

@@ -3,11 +3,11 @@
 //! | step | by what | gives |
 //! |---|---|---|
 //! | [`Planner::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
-//! | [`Planner::settle`] | where all buffers lie, how long earlier calls took | a [`Plan`] |
+//! | [`CallAttempt::settled`] | where all buffers lie, how long earlier calls took | a [`Plan`] |
 //!
-//! The first comes before anything is posted, the second once all members have posted. An eager
-//! call is done as it is proposed, since its post carries the data. What executes a plan
-//! (`execute`) decides nothing.
+//! The first comes before anything is posted, the second once all members have posted. An
+//! [`attempt`] leads from one to the other, and measures. An eager call is done as it is proposed,
+//! since its post carries the data. What executes a plan (`execute`) decides nothing.
 //!
 //! # Invariants
 //! - All members come to the same plan. It follows from the calls of the communicator, from the
@@ -16,7 +16,7 @@
 //! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked
 //!   for combine elements in the same order.
 
-mod eager_trial;
+mod attempt;
 pub(crate) mod library;
 mod measured;
 mod recent;
@@ -26,9 +26,8 @@ mod trials;
 pub mod tuning;
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation};
+use crate::collective::call::{Algorithm, Call, CallSignature, ChannelKind, Choice, Operation, Request};
 use crate::collective::execute::custom::{CustomAlgorithm, Customs};
 use crate::collective::execute::planned::CompiledPlan;
 use crate::collective::region::EAGER_LEN;
@@ -39,7 +38,7 @@ use crate::error::Result;
 use crate::reduce::Reducer;
 use crate::shm::CacheHint;
 use crate::shm::copy::fills_cache;
-use eager_trial::EagerTrial;
+pub(crate) use attempt::CallAttempt;
 use measured::MeasuredRoutes;
 use recent::RecentWords;
 pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
@@ -56,10 +55,8 @@ pub(crate) struct Planner {
     tuning: Tuning,
     customs: Customs,
     shelf: PlanShelf,
-    pub(crate) routes: MeasuredRoutes,
-    /// Of short calls.
-    pub(crate) eager_trial: EagerTrial,
-    pub(crate) recent: RecentWords,
+    routes: MeasuredRoutes,
+    recent: RecentWords,
 }
 
 /// How a call is to be done, as far as that is known before anything is posted.
@@ -72,8 +69,6 @@ pub(crate) struct Proposal {
     pub(crate) signature: CallSignature,
     /// The route, where it may turn out that routes are measured.
     foreseen: Option<Route>,
-    /// The execution plan that the table has do it, by the kind of the buffers.
-    planned: [Option<usize>; 2],
     /// Whether this member stages its first pieces before it posts. Only this may differ between
     /// members.
     pub(crate) prestages: bool,
@@ -84,18 +79,20 @@ pub(crate) struct Proposal {
 pub(crate) enum Way {
     /// Data travel with the post.
     Eager,
-    /// Data travel with the post, so that this can be compared with the next way.
-    EagerOnTrial,
-    /// A call that could be eager goes by two shots, so that this can be compared with the way
-    /// before.
-    TwoShotOnTrial,
     /// As the table says, once it is known where all buffers lie.
-    ByTable,
+    ByTable(PlansByTable),
     TwoShot,
     OverPipes(Algorithm, ChannelKind),
     Custom(ChannelKind),
     /// By the execution plan with this number.
     ByPlan(usize),
+}
+
+/// The execution plans that the table has do a call, by where the buffers of all lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlansByTable {
+    heap: Option<usize>,
+    ordinary: Option<usize>,
 }
 
 /// How all members do a call, now that all of them have posted where their buffers lie.
@@ -178,10 +175,10 @@ impl Way {
     /// Returns the way in words that all ranks know.
     fn choice(self) -> Choice {
         match self {
-            Self::Eager | Self::EagerOnTrial => Choice::direct(Algorithm::OneShot),
-            Self::TwoShot | Self::TwoShotOnTrial => Choice::direct(Algorithm::TwoShot),
+            Self::Eager => Choice::direct(Algorithm::OneShot),
+            Self::TwoShot => Choice::direct(Algorithm::TwoShot),
             Self::OverPipes(algorithm, channel) => Choice { algorithm: Some(algorithm), channel },
-            Self::ByTable | Self::ByPlan(_) => Choice::default(),
+            Self::ByTable(_) | Self::ByPlan(_) => Choice::default(),
             Self::Custom(channel) => Choice { algorithm: None, channel },
         }
     }
@@ -191,20 +188,7 @@ impl Proposal {
     /// Proposes a way in which nothing is measured or left to a table.
     #[inline]
     const fn new(way: Way, len: u64, signature: CallSignature) -> Self {
-        Self { way, len, signature, foreseen: None, planned: [None; 2], prestages: false }
-    }
-
-    /// Reads the clock, if what is staged before the post belongs to a measured route: to be called
-    /// before that.
-    pub(crate) fn start(&self) -> Option<Instant> {
-        (self.foreseen == Some(Route::Second)).then(Instant::now)
-    }
-}
-
-impl Plan<'_> {
-    /// Reads the clock, if the plan is measured: to be called before the plan is executed.
-    pub(crate) fn start(&self) -> Option<Instant> {
-        self.is_measured.then(Instant::now)
+        Self { way, len, signature, foreseen: None, prestages: false }
     }
 }
 
@@ -218,7 +202,6 @@ impl Planner {
             customs: Customs::default(),
             shelf: PlanShelf::default(),
             routes: MeasuredRoutes::default(),
-            eager_trial: EagerTrial::default(),
             recent: RecentWords::default(),
         }
     }
@@ -290,6 +273,18 @@ impl Planner {
         self.table.algorithm(operation, buffers, len)
     }
 
+    /// Finds the word that `request` reduces once more, done as `choice` says.
+    #[inline]
+    pub(crate) fn known(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
+        self.recent.find(request, choice)
+    }
+
+    /// Keeps the reduction of a word that was executed, if it can be repeated.
+    #[inline]
+    pub(crate) fn keep_word(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
+        self.recent.keep(call, signature, len);
+    }
+
     /// Proposes how `call` is done, for which the caller has made this `choice`.
     ///
     /// # Errors
@@ -303,14 +298,12 @@ impl Planner {
             return Ok(Proposal::new(Way::ByPlan(index), len, signature));
         }
         let way = self.way(call.operation, len, choice)?;
-        let is_eager = way == Way::Eager;
-        if is_eager && (choice != Choice::default() || !self.table.is_on_trial(call.operation, len)) {
+        if way == Way::Eager {
             // Its address goes nowhere, so it stays in registers.
             return Ok(Proposal::new(way, len, signature));
         }
-        let planned = if way == Way::ByTable { self.plans_by_table(call, len) } else { [None; 2] };
-        let proposal = Proposal { planned, ..Proposal::new(way, len, signature) };
-        Ok(if is_eager { self.try_out(proposal, call) } else { self.complete(proposal, call) })
+        let way = if let Way::ByTable(_) = way { Way::ByTable(self.plans_by_table(call, len)) } else { way };
+        Ok(self.complete(Proposal::new(way, len, signature), call))
     }
 
     /// Proposes how an exchange of even blocks, `call`, is done as `all_to_all`: by one shot or
@@ -323,7 +316,9 @@ impl Planner {
         };
         let is_direct = match proposal.way {
             Way::Eager => true,
-            Way::ByTable => proposal.planned == [None; 2] && BufferKind::ALL.into_iter().all(goes_directly),
+            Way::ByTable(plans) => {
+                plans == PlansByTable::default() && BufferKind::ALL.into_iter().all(goes_directly)
+            }
             _ => false,
         };
         is_direct.then_some(proposal)
@@ -338,11 +333,6 @@ impl Planner {
         let may_be_planned =
             self.asks_shelf(call.operation, choice) && self.shelf.may_fit(call, self.n_members);
         Ok(self.way(call.operation, len, choice)? == Way::Eager && !may_be_planned)
-    }
-
-    /// Returns execution plan number `index` as it was compiled for `call`, which it does.
-    pub(crate) fn compiled(&mut self, index: usize, call: &Call<'_>) -> &CompiledPlan {
-        self.shelf.compiled(index, call, self.n_members)
     }
 
     /// Says whether the first execution plan that fits does a call: neither the caller nor an
@@ -370,17 +360,22 @@ impl Planner {
 
     /// Returns the execution plans that the table has do `call`, to which no member contributes
     /// more than `len` bytes, by the kind of the buffers.
-    fn plans_by_table(&mut self, call: &Call<'_>, len: u64) -> [Option<usize>; 2] {
-        BufferKind::ALL.map(|buffers| {
+    fn plans_by_table(&mut self, call: &Call<'_>, len: u64) -> PlansByTable {
+        let mut plan_for = |buffers| {
             let name = self.table.plan(call.operation, buffers, len)?;
             self.shelf.find(call, self.n_members, |other| other == name)
-        })
+        };
+        PlansByTable { heap: plan_for(BufferKind::Heap), ordinary: plan_for(BufferKind::Ordinary) }
     }
 
     /// Returns how an operation is done to which a member contributes at most `len` bytes.
     #[inline]
     fn way(&self, operation: Operation, len: u64, choice: Choice) -> Result<Way> {
-        let simple = if self.table.is_eager(operation, len) { Way::Eager } else { Way::ByTable };
+        let simple = if self.table.is_eager(operation, len) {
+            Way::Eager
+        } else {
+            Way::ByTable(PlansByTable::default())
+        };
         if self.customs.has(operation) && choice.algorithm.is_none() && self.n_members > 1 {
             return Ok(Way::Custom(choice.channel));
         }
@@ -399,16 +394,6 @@ impl Planner {
         })
     }
 
-    /// Completes the proposal of a call of which only measurement can tell whether it is to be
-    /// eager.
-    #[inline(never)]
-    fn try_out(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
-        if self.eager_trial.is_eager() {
-            return Proposal { way: Way::EagerOnTrial, ..proposal };
-        }
-        self.complete(Proposal { way: Way::TwoShotOnTrial, ..proposal }, call)
-    }
-
     /// Completes the proposal of a call that is not eager.
     #[inline(never)]
     fn complete(&mut self, proposal: Proposal, call: &Call<'_>) -> Proposal {
@@ -421,18 +406,8 @@ impl Planner {
     /// each other.
     fn is_prestaged(&self, proposal: &Proposal, call: &Call<'_>, buffers: Buffers) -> bool {
         let reachable = buffers.are_reachable(call.operation);
-        let is_worked_on = reachable && buffers.are_in_place();
-        if proposal.way == Way::TwoShotOnTrial {
-            return !is_worked_on;
-        }
-        let is_staged = !reachable || proposal.foreseen == Some(Route::Second) && !is_worked_on;
+        let is_staged = !reachable || proposal.foreseen == Some(Route::Second) && !buffers.are_in_place();
         is_staged && self.settled_way(proposal, call, reachable) == Way::TwoShot
-    }
-
-    /// Returns how a proposed call is done as far as this member knows by itself, for onlookers
-    /// while it waits for the others: some of them may have their buffers elsewhere.
-    pub(crate) fn expected(&self, proposal: &Proposal, call: &Call<'_>) -> Choice {
-        self.settled_way(proposal, call, Buffers::of(call).are_reachable(call.operation)).choice()
     }
 
     /// Settles how a proposed call is done, now that its `posts`, by the numbers of the members,
@@ -440,7 +415,7 @@ impl Planner {
     ///
     /// # Errors
     /// [`crate::Error::InvalidArgument`] when messages are left in pipes, for all members alike.
-    pub(crate) fn settle<'p>(
+    fn settle<'p>(
         &mut self,
         proposal: &Proposal,
         call: &Call<'_>,
@@ -451,12 +426,12 @@ impl Planner {
         let in_heap = (0..n).all(|member| posts(member).buffers().are_reachable(call.operation));
         let way = self.settled_way(proposal, call, in_heap);
         let (execution, is_measured) = match way {
-            Way::TwoShot | Way::TwoShotOnTrial => self.two_shots(proposal, call, in_heap, me, posts),
+            Way::TwoShot => self.two_shots(proposal, call, in_heap, me, posts),
             Way::OverPipes(..) | Way::Custom(_) => {
                 check_balance((0..n).map(|member| posts(member).balance()), NONE_TO_BEGIN_WITH)?;
                 (self.over_pipes(way, call, in_heap), false)
             }
-            Way::Eager | Way::EagerOnTrial | Way::ByTable => (Execution::Eager, false),
+            Way::Eager | Way::ByTable(_) => (Execution::Eager, false),
             Way::ByPlan(index) => {
                 (Execution::ByPlan { index, compiled: self.shelf.compiled(index, call, n) }, false)
             }
@@ -481,10 +456,7 @@ impl Planner {
             let durations = (0..n).map(|member| posts(member).last_duration());
             if n == 1 || some_are_in_place() { None } else { durations.max() }
         };
-        let (is_staged, is_measured, hint) = if proposal.way == Way::TwoShotOnTrial {
-            self.eager_trial.note([0, 1].map(|member| posts(member).last_short_duration()));
-            (!(in_heap && some_are_in_place()), false, None)
-        } else if in_heap {
+        let (is_staged, is_measured, hint) = if in_heap {
             let route = self.routes.pick(proposal.foreseen, signature, len, longest);
             (route == Some(Route::Second), route.is_some(), None)
         } else {
@@ -524,11 +496,10 @@ impl Planner {
     /// Returns how a proposed call is done, once it is known whether its buffers are all in the
     /// heap.
     fn settled_way(&self, proposal: &Proposal, call: &Call<'_>, in_heap: bool) -> Way {
-        if proposal.way != Way::ByTable {
-            return proposal.way;
-        }
-        let buffers = if in_heap { BufferKind::Heap } else { BufferKind::Ordinary };
-        if let Some(index) = proposal.planned[buffers as usize] {
+        let Way::ByTable(PlansByTable { heap, ordinary }) = proposal.way else { return proposal.way };
+        let (plan, buffers) =
+            if in_heap { (heap, BufferKind::Heap) } else { (ordinary, BufferKind::Ordinary) };
+        if let Some(index) = plan {
             return Way::ByPlan(index);
         }
         match self.by_table(call, proposal.len, buffers) {

@@ -44,7 +44,7 @@ pub(crate) struct KnownWord {
 
 /// The last calls that can be repeated.
 #[derive(Debug, Default)]
-pub(crate) struct RecentWords {
+pub(super) struct RecentWords {
     calls: ArrayVec<KnownWord, KEPT>,
     /// The one that makes room for the next, where all places are taken.
     oldest: usize,
@@ -83,7 +83,7 @@ impl RecentWords {
     /// Keeps `call`, if it can be repeated and is not kept: those of a stream are executed without
     /// a look here.
     #[inline(never)]
-    pub(crate) fn keep(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
+    pub(super) fn keep(&mut self, call: &Call<'_>, signature: CallSignature, len: u64) {
         let Some(call) = KnownWord::of(call, signature, len) else { return };
         if self.calls.iter().any(|kept| kept.arguments == call.arguments) {
             return;
@@ -96,7 +96,7 @@ impl RecentWords {
 
     /// Finds the call that `request` makes once more.
     #[inline]
-    pub(crate) fn find(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
+    pub(super) fn find(&self, request: &Request<'_, '_>, choice: Choice) -> Option<&KnownWord> {
         let arguments = WordArguments::of(request, choice)?;
         self.calls.iter().find(|call| call.arguments == arguments)
     }

@@ -43,8 +43,7 @@ fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
 fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
     let cells = buffers.map(|buffers| {
         let cell = PostCell::default();
-        let post =
-            LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000, last_short_duration: 1000 };
+        let post = LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000 };
         let (head, data) = post.to_words();
         cell.post(1, [0, 0, head[0], head[1]], &data);
         cell
@@ -78,8 +77,8 @@ fn what_is_proposed_follows_from_the_choice_and_the_length() {
     for (choice, len, way) in [
         (any, 8, Way::Eager),
         (any, 4 << 10, Way::Eager),
-        (any, 8 << 10, Way::EagerOnTrial),
-        (any, 64 << 10, Way::ByTable),
+        (any, 8 << 10, Way::Eager),
+        (any, 64 << 10, Way::ByTable(PlansByTable::default())),
         (by(Algorithm::OneShot, ChannelKind::Memory), 8 << 10, Way::Eager),
         (
             by(Algorithm::OneShot, ChannelKind::Memory),
@@ -93,8 +92,21 @@ fn what_is_proposed_follows_from_the_choice_and_the_length() {
     ] {
         assert_eq!(propose(&mut planner, len, choice).way, way, "{choice} {len}");
         let mut alone = Planner::new(Tuning::default(), 1);
-        let simple = if len <= 8 << 10 { Way::Eager } else { Way::ByTable };
+        let simple = if len <= 8 << 10 { Way::Eager } else { Way::ByTable(PlansByTable::default()) };
         assert_eq!(propose(&mut alone, len, choice).way, simple, "{choice} {len} alone");
+    }
+}
+
+#[test]
+fn many_ranks_with_a_core_each_go_by_two_shots_from_one_kib_on_and_others_from_eight() {
+    for (n_members, oversubscribed, last) in
+        [(4, false, 8 << 10), (8, false, 1 << 10), (16, false, 1 << 10), (8, true, 8 << 10)]
+    {
+        let mut planner = Planner::new(Tuning { table: Table::default(), oversubscribed }, n_members);
+        let ways = [last, last + 4].map(|len| propose(&mut planner, len, Choice::default()).way);
+        assert_eq!(ways, [Way::Eager, Way::ByTable(PlansByTable::default())], "{n_members} {oversubscribed}");
+        let mut chosen = |len| propose(&mut planner, len, by(Algorithm::OneShot, ChannelKind::Memory)).way;
+        assert_eq!([last, 8 << 10].map(&mut chosen), [Way::Eager; 2], "{n_members} {oversubscribed}");
     }
 }
 
@@ -122,15 +134,6 @@ fn what_is_settled_follows_from_where_all_buffers_lie() {
     assert_eq!(settle(&mut planner, &ring, &short, [apart(); 2]), "Some(Ring) memory Some(Widened)");
 }
 
-#[test]
-fn a_short_call_on_trial_is_staged_unless_some_are_in_place() {
-    let mut planner = Planner::new(Tuning::default(), N);
-    let (call, proposal) = (call(8 << 10, DataType::F32), propose(&mut planner, 8 << 10, Choice::default()));
-    let proposal = Proposal { way: Way::TwoShotOnTrial, ..proposal };
-    assert_eq!(settle(&mut planner, &proposal, &call, [apart(); 2]), "staged All");
-    assert_eq!(settle(&mut planner, &proposal, &call, [apart(), in_place()]), "zero-copy");
-}
-
 fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
     let case = |(buffers, algorithm): (BufferKind, Algorithm)| Case {
         operation: Operation::AllReduce,
@@ -142,30 +145,23 @@ fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bo
     let cases: Vec<_> = BufferKind::ALL.into_iter().zip(by_table).map(case).collect();
     let tuning = Tuning { table: Table::new(&cases).unwrap(), oversubscribed: false };
     let (planner, call) = (Planner::new(tuning, N), call(1 << 20, DataType::F32));
-    let proposal = Proposal {
-        way,
-        len: 1 << 20,
-        signature: call.signature(),
-        foreseen,
-        planned: [None; 2],
-        prestages: false,
-    };
+    let proposal = Proposal { foreseen, ..Proposal::new(way, 1 << 20, call.signature()) };
     [apart(), in_place(), ordinary()].map(|buffers| planner.is_prestaged(&proposal, &call, buffers))
 }
 
 #[test]
 fn who_will_need_its_staging_area_for_certain_stages_before_it_posts_and_nobody_else() {
     let (first, second, usual) = (Some(Route::First), Some(Route::Second), [Algorithm::TwoShot; 2]);
-    for way in [Way::TwoShot, Way::ByTable] {
+    let by_table_way = Way::ByTable(PlansByTable::default());
+    for way in [Way::TwoShot, by_table_way] {
         assert_eq!(prestages(way, None, usual), [false, false, true]);
         assert_eq!(prestages(way, first, usual), [false, false, true]);
         assert_eq!(prestages(way, second, usual), [true, false, true]);
     }
     let [in_heap, elsewhere] = [[Algorithm::TwoShot, Algorithm::Ring], [Algorithm::Ring, Algorithm::TwoShot]];
-    assert_eq!(prestages(Way::ByTable, second, elsewhere), [false, false, true]);
-    assert_eq!(prestages(Way::ByTable, second, in_heap), [true, false, false]);
+    assert_eq!(prestages(by_table_way, second, elsewhere), [false, false, true]);
+    assert_eq!(prestages(by_table_way, second, in_heap), [true, false, false]);
     assert_eq!(prestages(Way::TwoShot, second, [Algorithm::Ring; 2]), [true, false, true]);
-    assert_eq!(prestages(Way::TwoShotOnTrial, None, usual), [true, false, true]);
     for way in
         [Way::Eager, Way::Custom(ChannelKind::Memory), Way::OverPipes(Algorithm::Ring, ChannelKind::Port)]
     {

@@ -8,11 +8,10 @@
 //! | 1 | bits 0..48 the count, 48..64 the history | as there | as there |
 //! | 2 | bit 63, and bits 0..32 the CRC32C of the data; or 0 | [`BufferPlace`] of the input | 0 |
 //! | 3 | the scalar, or 0; how many fused calls count | [`BufferPlace`] of the output | 0 |
-//! | 4 | data; of a slot, the last duration | fragments sent less received | words |
+//! | 4 | data | fragments sent less received | words |
 //! | 5 | data | the scalar, or 0 | words |
 //! | 6 | data | how long the last measured call took, in nanoseconds | words |
-//! | 7 | data | how long the last measured short call took, in nanoseconds | words |
-//! | 8..15 | data | unused | words |
+//! | 7..15 | data | unused | words |
 //!
 //! Some operations do not wait for all members, and then nobody may look at the post of the one
 //! that differs. So a post has a history: a mixture of all the calls before it. The next post that
@@ -20,7 +19,7 @@
 //!
 //! Each word is written by the member before the stamp of its [`PostCell`], and read by the others
 //! after it (C1). What is read is checked where it is used: a place by the heap, a number of calls
-//! by how many there are; a scalar and durations are any number.
+//! by how many there are; a scalar and a duration are any number.
 
 use super::buffers::{BufferPlace, Buffers};
 use crate::collective::call::CallSignature;
@@ -34,21 +33,19 @@ pub(super) const HEAD: usize = 4;
 pub(crate) const INLINE_WORDS: usize = POST_WORDS - HEAD;
 
 /// Words of data in a [`LargePost`].
-const LARGE_WORDS: usize = 4;
+const LARGE_WORDS: usize = 3;
 
 const CHECKSUM: usize = 2;
 const EAGER_SCALAR: usize = 3;
 const N_COUNTING: usize = 3;
-const EAGER_DURATION: usize = HEAD;
 
 const INPUT: usize = 2;
 const OUTPUT: usize = 3;
 const BALANCE: usize = HEAD;
 const SCALAR: usize = HEAD + 1;
 const DURATION: usize = HEAD + 2;
-const SHORT_DURATION: usize = HEAD + 3;
 
-const _: () = assert!(HEAD + LARGE_WORDS <= POST_WORDS && SHORT_DURATION == HEAD + LARGE_WORDS - 1);
+const _: () = assert!(HEAD + LARGE_WORDS <= POST_WORDS && DURATION == HEAD + LARGE_WORDS - 1);
 
 /// The words of a signature, with a mixture of all the calls before in the bits that no count has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +96,7 @@ pub(crate) struct EagerPost<'d> {
     pub(crate) checksum: u64,
     /// What multiplies the input, or 0.
     pub(crate) scalar: u64,
-    /// The data, or the last measured duration.
+    /// The data, if they do not lie in the slot.
     pub(crate) data: &'d [u64],
 }
 
@@ -134,16 +131,13 @@ pub(crate) struct LargePost {
     pub(crate) scalar: u64,
     /// How long the last call took whose route was measured.
     pub(crate) last_duration: u64,
-    /// How long the last short call took that was measured.
-    pub(crate) last_short_duration: u64,
 }
 
 impl LargePost {
     #[inline(always)]
     pub(crate) const fn to_words(self) -> ([u64; 2], [u64; LARGE_WORDS]) {
-        let Self { buffers: Buffers { input, output }, balance, scalar, last_duration, last_short_duration } =
-            self;
-        ([input.to_word(), output.to_word()], [balance, scalar, last_duration, last_short_duration])
+        let Self { buffers: Buffers { input, output }, balance, scalar, last_duration } = self;
+        ([input.to_word(), output.to_word()], [balance, scalar, last_duration])
     }
 }
 
@@ -186,12 +180,6 @@ impl Post<'_> {
         self.0.word(N_COUNTING)
     }
 
-    /// Returns how long the last measured call took, of an eager call whose data lie in its slot.
-    #[inline]
-    pub(crate) fn eager_duration(self) -> u64 {
-        self.0.word(EAGER_DURATION)
-    }
-
     /// Returns where both buffers lie.
     #[inline]
     pub(crate) fn buffers(self) -> Buffers {
@@ -228,12 +216,6 @@ impl Post<'_> {
     pub(crate) fn last_duration(self) -> u64 {
         self.0.word(DURATION)
     }
-
-    /// Returns how long the last short call took that was measured.
-    #[inline]
-    pub(crate) fn last_short_duration(self) -> u64 {
-        self.0.word(SHORT_DURATION)
-    }
 }
 
 #[cfg(test)]
@@ -246,26 +228,19 @@ mod tests {
     fn a_post_reads_back_as_it_was_written() {
         let cell = PostCell::default();
         let (input, output) = (BufferPlace::heap(HeapOffset::new(4096)), BufferPlace::elsewhere(17));
-        let large = LargePost {
-            buffers: Buffers { input, output },
-            balance: u64::MAX,
-            scalar: 3,
-            last_duration: 4,
-            last_short_duration: 5,
-        };
+        let large =
+            LargePost { buffers: Buffers { input, output }, balance: u64::MAX, scalar: 3, last_duration: 4 };
         let (places, data) = large.to_words();
         cell.post(1, [7, 8, places[0], places[1]], &data);
         let read = Post(&cell);
         assert_eq!(Post(&cell).call().0, [7, 8]);
         assert_eq!((read.buffers(), read.input().get()), (large.buffers, 4096));
-        assert_eq!([read.balance(), read.scalar()], [u64::MAX, 3]);
-        assert_eq!([read.last_duration(), read.last_short_duration()], [4, 5]);
+        assert_eq!([read.balance(), read.scalar(), read.last_duration()], [u64::MAX, 3, 4]);
 
         let eager = EagerPost { checksum: 9, scalar: 10, data: &[11, 12] };
         let [checksum, scalar] = eager.head();
         cell.post(2, [7, 8, checksum, scalar], eager.data);
         assert_eq!([read.checksum(), read.eager_scalar(), read.word(0), read.word(1)], [9, 10, 11, 12]);
-        assert_eq!(read.eager_duration(), 11);
     }
 
     #[test]

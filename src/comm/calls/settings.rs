@@ -148,9 +148,8 @@ impl Communicator {
     /// and execution plans.
     ///
     /// Custom operators and short floats need an algorithm that [keeps the
-    /// order](Algorithm::keeps_rank_order) of the ranks, and get one. Where no table decides it,
-    /// two ranks with a core each also try two_shot for an all-reduce of 4 to 8 KiB, and take the
-    /// quicker one. The first call involves all ranks, like that of an operation.
+    /// order](Algorithm::keeps_rank_order) of the ranks, and get one. The first call involves all
+    /// ranks, like that of an operation.
     ///
     /// # Errors
     /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`],

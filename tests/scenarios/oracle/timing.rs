@@ -92,11 +92,12 @@ fn repeat(
     firsts.iter().flatten().try_for_each(|first| agree(comm, call, first))
 }
 
-/// Bytes of which two ranks with a core each try out how to hand them over.
+/// Bytes that few ranks hand over with their announcement, in a slot of its own, and many with a
+/// core each by two shots.
 const SHORT: usize = 6000;
 
-/// So many calls are made of one length: by then every way to store results has been tried out, the
-/// way by the scratch, and both ways of what is short (`Lengths` in `src/collective/plan`).
+/// So many calls are made of one length: by then every way to store results has been tried out, and
+/// the way by the scratch (`Lengths` in `src/collective/plan`).
 const STORED: usize = 24;
 
 /// Where a rank has its buffers.

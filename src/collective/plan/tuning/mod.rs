@@ -15,9 +15,11 @@
 //! ([`Table::passed_over`]). A table serves direct channels. Over proxied ones, operation and size
 //! decide.
 //!
+//! The built-in table has `one_shot` up to 8 KiB and `two_shot` above. An all-reduce among 8 ranks
+//! and more with a core each leaves `one_shot` at 1 KiB.
+//!
 //! Tables are measured out of place, in buffers of up to 8 MiB and with `f32` sums, and serve in
-//! place and above as well. Where a table has no case for it, an all-reduce of 4 to 8 KiB between
-//! two ranks with a core each is tried out in both of its ways.
+//! place and above as well.
 //!
 //! For some reductions it matters that partial results are passed on: by custom operators, and of
 //! floats of 16 and 8 bits, which would be widened. `two_shot` does these where a table names an

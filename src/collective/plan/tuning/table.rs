@@ -61,16 +61,42 @@ pub struct Case {
 }
 
 /// The steps where a table has no case.
-static BUILT_IN: [Step; 2] = [
-    Step { up_to: Some(ONE_SHOT_LEN), algorithm: AlgorithmName::BuiltIn(Algorithm::OneShot) },
-    Step { up_to: None, algorithm: AlgorithmName::BuiltIn(Algorithm::TwoShot) },
-];
+static BUILT_IN: [Step; 2] = one_shot_up_to(ONE_SHOT_LEN);
 
-/// Returns what does an operation to which no rank contributes more than `len` bytes, where no
-/// table says otherwise.
+/// Those of an all-reduce among so many ranks with a core each that the time to read all inputs is
+/// longer than a second hand-over: `benches/RESULTS.md`, "Ranks with cores of their own".
+static BUILT_IN_FOR_MANY: [Step; 2] = one_shot_up_to(MANY_ONE_SHOT_LEN);
+
+/// From so many ranks on.
+const MANY: u32 = 8;
+
+/// Up to this many bytes `one_shot` is quicker there, or as quick.
+const MANY_ONE_SHOT_LEN: u64 = 1 << 10;
+
+const fn one_shot_up_to(len: u64) -> [Step; 2] {
+    [
+        Step { up_to: Some(len), algorithm: AlgorithmName::BuiltIn(Algorithm::OneShot) },
+        Step { up_to: None, algorithm: AlgorithmName::BuiltIn(Algorithm::TwoShot) },
+    ]
+}
+
+fn built_in_steps(operation: Operation, n_ranks: u32, oversubscribed: bool) -> &'static [Step; 2] {
+    let is_for_many = operation == Operation::AllReduce && n_ranks >= MANY && !oversubscribed;
+    if is_for_many { &BUILT_IN_FOR_MANY } else { &BUILT_IN }
+}
+
+/// Returns what does an `operation` among `n_ranks`, to which no rank contributes more than `len`
+/// bytes, where no table says otherwise. Ranks that are `oversubscribed` share cores.
 #[must_use]
-pub const fn built_in(len: u64) -> Algorithm {
-    if len <= ONE_SHOT_LEN { Algorithm::OneShot } else { Algorithm::TwoShot }
+pub fn built_in(operation: Operation, n_ranks: u32, oversubscribed: bool, len: u64) -> Algorithm {
+    let [short, _] = built_in_steps(operation, n_ranks, oversubscribed);
+    if short.reaches(len) { Algorithm::OneShot } else { Algorithm::TwoShot }
+}
+
+impl Step {
+    fn reaches(&self, len: u64) -> bool {
+        self.up_to.is_none_or(|most| len <= most)
+    }
 }
 
 /// Which algorithm to take, by operation, ranks, buffers and size. The default is what is built in.
@@ -111,18 +137,16 @@ impl Table {
         let nearest = self.cases.iter().filter(fits).min_by(|one, other| {
             f64::total_cmp(&factor(one.n_ranks, n_ranks), &factor(other.n_ranks, n_ranks))
         });
-        nearest.map_or(&BUILT_IN, |case| case.steps.as_slice())
-    }
-
-    /// Returns whether there is a case for `operation` where ranks are as `oversubscribed`.
-    pub(super) fn has_case(&self, operation: Operation, oversubscribed: bool) -> bool {
-        self.cases.iter().any(|case| case.operation == operation && case.oversubscribed == oversubscribed)
+        nearest.map_or_else(
+            || built_in_steps(operation, n_ranks, oversubscribed).as_slice(),
+            |case| case.steps.as_slice(),
+        )
     }
 
     /// Returns a number that tables of different content hardly share (FNV-1a over their values).
     #[must_use]
     pub fn checksum(&self) -> u64 {
-        let built_in = BUILT_IN.iter().flat_map(words_of_step);
+        let built_in = BUILT_IN.iter().chain(&BUILT_IN_FOR_MANY).flat_map(words_of_step);
         let cases = self.cases.iter().flat_map(|case| {
             let head =
                 [case.operation as u64, case.n_ranks.into(), case.oversubscribed.into(), case.buffers as u64];
@@ -220,13 +244,9 @@ pub(crate) struct CommTable {
     eager_below: [u64; CODES],
     /// By operation and kind of buffers.
     steps: [[Box<[Step]>; 2]; CODES],
-    /// Whether it is left to measurement how short all-reduces go.
-    is_on_trial: bool,
+    n_ranks: u32,
+    oversubscribed: bool,
 }
-
-/// All-reduces of more bytes, of those that travel with the announcement, may be left to
-/// measurement.
-const TRIED_ABOVE: u64 = 4 << 10;
 
 impl CommTable {
     /// Makes those among `n_members`. Where a plan is named that `is_registered` does not know, the
@@ -235,16 +255,13 @@ impl CommTable {
         // Alone there is nothing to choose.
         let tuning = if n_members > 1 { tuning } else { &Tuning::default() };
         let n_ranks = u32::try_from(n_members).unwrap_or(u32::MAX);
+        let oversubscribed = tuning.oversubscribed;
         let steps_of = |operation, buffers| {
-            resolved(tuning.table.steps(operation, n_ranks, tuning.oversubscribed, buffers), &is_registered)
+            let steps = tuning.table.steps(operation, n_ranks, oversubscribed, buffers);
+            resolved(steps, built_in_steps(operation, n_ranks, oversubscribed), &is_registered)
         };
-        let mut table = Self {
-            eager_below: [0; CODES],
-            steps: std::array::from_fn(|_| Default::default()),
-            is_on_trial: n_members == 2
-                && !tuning.oversubscribed
-                && !tuning.table.has_case(Operation::AllReduce, tuning.oversubscribed),
-        };
+        let steps = std::array::from_fn(|_| Default::default());
+        let mut table = Self { eager_below: [0; CODES], steps, n_ranks, oversubscribed };
         for operation in Operation::ALL {
             let both = BufferKind::ALL.map(|buffers| steps_of(operation, buffers));
             let code = operation as usize;
@@ -261,19 +278,12 @@ impl CommTable {
         len < self.eager_below[operation as usize]
     }
 
-    /// Returns whether an `operation` to which no rank contributes more than `len` bytes travels
-    /// with its announcement only where that is quicker, by measurement: where no table says it.
-    #[inline]
-    pub(crate) fn is_on_trial(&self, operation: Operation, len: u64) -> bool {
-        len > TRIED_ABOVE && operation == Operation::AllReduce && self.is_on_trial
-    }
-
     /// Returns what does an `operation` to which no rank contributes more than `len` bytes; where
     /// that is a plan, what does it if the plan does not.
     pub(crate) fn algorithm(&self, operation: Operation, buffers: BufferKind, len: u64) -> Algorithm {
         match self.at(operation, buffers, len) {
             Some(AlgorithmName::BuiltIn(algorithm)) => *algorithm,
-            _ => built_in(len),
+            _ => built_in(operation, self.n_ranks, self.oversubscribed, len),
         }
     }
 
@@ -292,9 +302,8 @@ impl CommTable {
     }
 
     fn at(&self, operation: Operation, buffers: BufferKind, len: u64) -> Option<&AlgorithmName> {
-        let reaches = |step: &&Step| step.up_to.is_none_or(|most| len <= most);
         let steps = &self.steps[operation as usize][buffers as usize];
-        steps.iter().find(reaches).map(|step| &step.algorithm)
+        steps.iter().find(|step| step.reaches(len)).map(|step| &step.algorithm)
     }
 }
 
@@ -305,14 +314,15 @@ fn plan_of(step: &Step) -> Option<&str> {
     }
 }
 
-/// Returns `steps` with the built-in ones in the place of plans that `is_registered` does not know.
-fn resolved(steps: &[Step], is_registered: impl Fn(&str) -> bool) -> Box<[Step]> {
+/// Returns `steps` with the `built_in` ones in the place of plans that `is_registered` does not
+/// know.
+fn resolved(steps: &[Step], built_in: &[Step], is_registered: impl Fn(&str) -> bool) -> Box<[Step]> {
     let within = |built_in: &Step, step: &Step| {
         let up_to = [built_in.up_to, step.up_to].into_iter().flatten().min();
         Step { up_to, algorithm: built_in.algorithm.clone() }
     };
     let resolve = |step: &Step| match plan_of(step) {
-        Some(name) if !is_registered(name) => BUILT_IN.iter().map(|one| within(one, step)).collect(),
+        Some(name) if !is_registered(name) => built_in.iter().map(|one| within(one, step)).collect(),
         _ => vec![step.clone()],
     };
     steps.iter().flat_map(resolve).collect()

@@ -80,6 +80,48 @@ fn what_has_no_case_is_as_built_in() {
 }
 
 #[test]
+fn the_built_in_end_of_one_shot_follows_from_the_operation_the_ranks_and_whether_each_has_a_core() {
+    use Operation::{AllGather, AllReduce, Reduce};
+    for (operation, n_ranks, oversubscribed, end) in [
+        (AllReduce, 2, false, 8 << 10),
+        (AllReduce, 4, false, 8 << 10),
+        (AllReduce, 7, false, 8 << 10),
+        (AllReduce, 8, false, 1 << 10),
+        (AllReduce, 16, false, 1 << 10),
+        (AllReduce, 256, false, 1 << 10),
+        (AllReduce, 8, true, 8 << 10),
+        (AllReduce, 16, true, 8 << 10),
+        (AllGather, 16, false, 8 << 10),
+        (Reduce, 8, false, 8 << 10),
+    ] {
+        let at = |len| built_in(operation, n_ranks, oversubscribed, len);
+        let what = format!("{operation} among {n_ranks}, {oversubscribed}");
+        assert_eq!([end, end + 1].map(at), [Algorithm::OneShot, Algorithm::TwoShot], "{what}");
+        let tuning = Tuning { table: Table::default(), oversubscribed };
+        let table = CommTable::new(&tuning, n_ranks as usize, |_| false);
+        assert_eq!([end, end + 1].map(|len| table.is_eager(operation, len)), [true, false], "{what}");
+        for buffers in BufferKind::ALL {
+            let of_table = [0, end, end + 1, u64::MAX].map(|len| table.algorithm(operation, buffers, len));
+            assert_eq!(of_table, [0, end, end + 1, u64::MAX].map(at), "{what}");
+        }
+    }
+}
+
+#[test]
+fn behind_a_plan_stands_what_is_built_in_for_as_many_ranks() {
+    for (name, n_members) in [("known", 8), ("unknown", 8), ("known", 4), ("unknown", 4)] {
+        let case = named_case(8, BufferKind::Heap, &[(1 << 16, plan(name))], Algorithm::Ring.into());
+        let choices = choices(&[case], n_members);
+        let n_ranks = u32::try_from(n_members).unwrap();
+        for len in [1 << 10, (1 << 10) + 1, ONE_SHOT_LEN, ONE_SHOT_LEN + 1, 1 << 16] {
+            let expected = built_in(Operation::AllReduce, n_ranks, false, len);
+            let chosen = choices.algorithm(Operation::AllReduce, BufferKind::Heap, len);
+            assert_eq!(chosen, expected, "{name}, {n_members} members, {len} bytes");
+        }
+    }
+}
+
+#[test]
 fn the_number_of_ranks_that_is_nearest_by_factor_counts() {
     let cases = [(2, Algorithm::Ring), (4, Algorithm::Tree), (16, Algorithm::Naive)]
         .map(|(n_ranks, algorithm)| case(n_ranks, BufferKind::Heap, &[], algorithm));
@@ -118,7 +160,7 @@ fn a_plan_that_is_not_registered_is_as_if_the_built_in_choice_were_there() {
         let steps = [(limit, plan("unknown"))];
         let choices = choices(&[named_case(2, BufferKind::Heap, &steps, next.into())], 2);
         let at = |len| choices.algorithm(Operation::AllReduce, BufferKind::Heap, len);
-        assert_eq!(at(limit), built_in(limit));
+        assert_eq!(at(limit), built_in(Operation::AllReduce, 2, false, limit));
         assert_eq!(at(limit + 1), next);
         assert!(choices.is_eager(Operation::AllReduce, limit.min(ONE_SHOT_LEN)));
         assert!(!choices.is_eager(Operation::AllReduce, limit.min(ONE_SHOT_LEN) + 1));
