@@ -58,7 +58,7 @@ const OPERATORS: [(ReduceOp, [&str; 4]); 8] = [
 
 /// How an operation that moves data is spelt: in C, in Python, in the pool's protocol, by `perf`.
 /// They stand in the order of their codes in C.
-const CALLS: [(Operation, [&str; 4]); 11] = [
+const CALLS: [(Operation, [&str; 4]); 13] = [
     (Operation::AllReduce, ["OpAllReduce", "all_reduce", "ALL_REDUCE", "AllReduce"]),
     (Operation::Reduce, ["OpReduce", "reduce", "REDUCE", "Reduce"]),
     (Operation::Broadcast, ["OpBroadcast", "broadcast", "BROADCAST", "Broadcast"]),
@@ -70,6 +70,8 @@ const CALLS: [(Operation, [&str; 4]); 11] = [
     (Operation::AllToAllV, ["OpAlltoAllv", "all_to_all_v", "ALL_TO_ALL_V", "AllToAllV"]),
     (Operation::Send, ["OpSend", "send", "SEND", "Send"]),
     (Operation::Recv, ["OpRecv", "recv", "RECV", "Recv"]),
+    (Operation::Scan, ["OpScan", "scan", "SCAN", "Scan"]),
+    (Operation::ExScan, ["OpExscan", "exscan", "EXSCAN", "ExScan"]),
 ];
 
 /// The operations that are no calls with a buffer and a type, or are another one's form.
@@ -121,7 +123,11 @@ const NOT_IN_THE_SIMULATOR: [(&str, &str); 4] = [
 ];
 
 /// What the backend of torch does by other operations.
-const NOT_IN_TORCH: [(&str, &str); 1] = [("OpAlltoAll", "it is an all-to-all of blocks of any length")];
+const NOT_IN_TORCH: [(&str, &str); 3] = [
+    ("OpAlltoAll", "it is an all-to-all of blocks of any length"),
+    ("OpScan", "no call of c10d is one"),
+    ("OpExscan", "no call of c10d is one"),
+];
 
 /// What `perf` measures under another name.
 const NOT_IN_PERF: [(&str, &str); 2] =

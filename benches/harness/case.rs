@@ -208,7 +208,7 @@ impl<T: TestElement> CaseData<T> {
                 CaseBuffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
             }
         };
-        let pattern = Pattern::new(comm.n_ranks(), spec.op.as_ref());
+        let pattern = Pattern::new(comm.n_ranks(), n_combined(&spec, comm), spec.op.as_ref());
         let words = OneWordData::new(&spec, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
         let before = comm.left().get();
@@ -325,8 +325,8 @@ impl<T: TestElement> CaseData<T> {
         let (pattern, root) = (&self.pattern, self.spec.root.get());
         let result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
         self.wrong += match self.spec.operation {
-            Operation::AllReduce | Operation::Reduce => result.mismatches(whole, pattern.reduced(turn))?,
             Operation::ReduceScatter => result.mismatches(share, pattern.reduced(turn))?,
+            operation if operation.reduces() => result.mismatches(whole, pattern.reduced(turn))?,
             Operation::Broadcast => result.mismatches(whole, pattern.input(turn, root))?,
             Operation::Scatter => result.mismatches(share, pattern.input(turn, root))?,
             Operation::Send => result.mismatches(whole, pattern.input(turn, self.before))?,
@@ -344,7 +344,11 @@ impl<T: TestElement> CaseData<T> {
     }
 
     fn receives(&self) -> bool {
-        !matches!(self.spec.operation, Operation::Reduce | Operation::Gather) || self.is_root()
+        match self.spec.operation {
+            Operation::Reduce | Operation::Gather => self.is_root(),
+            Operation::ExScan => self.rank > 0,
+            _ => true,
+        }
     }
 
     fn is_root(&self) -> bool {
@@ -378,6 +382,16 @@ impl CaseData<f32> {
             CaseBuffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
             CaseBuffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }
+    }
+}
+
+/// Returns of how many ranks, from the first on, the inputs are combined for this one.
+fn n_combined(spec: &CaseSpec, comm: &Communicator) -> u32 {
+    match spec.operation {
+        Operation::Scan => comm.rank().get() + 1,
+        // The first one gets nothing.
+        Operation::ExScan => comm.rank().get().max(1),
+        _ => comm.n_ranks(),
     }
 }
 

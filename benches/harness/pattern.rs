@@ -44,13 +44,14 @@ pub struct Pattern<T> {
 
 impl<T: TestElement> Pattern<T> {
     /// Makes data of `n_ranks` ranks that are reduced by `op`, or only moved.
-    pub fn new(n_ranks: u32, op: Option<&ReduceOp>) -> Self {
+    pub fn new(n_ranks: u32, n_combined: u32, op: Option<&ReduceOp>) -> Self {
         let values = Values::new::<T>(n_ranks, op);
         let mut pattern = Self { inputs: Vec::new(), reduced: Vec::new(), n_ranks };
         for turn in 0..TURNS as u64 {
             let wholes: Vec<Vec<u32>> = (0..n_ranks).map(|rank| values.of(rank, turn)).collect();
             pattern.reduced.extend((0..PERIOD).map(|place| {
-                let column: Vec<u32> = wholes.iter().map(|values| values[place]).collect();
+                let column: Vec<u32> =
+                    wholes.iter().take(n_combined as usize).map(|values| values[place]).collect();
                 reduce::<T>(&column, op)
             }));
             for values in wholes {
@@ -408,7 +409,7 @@ mod tests {
 
     #[test]
     fn data_differ_between_ranks_turns_and_places() {
-        let pattern = Pattern::<f32>::new(2, Some(&ReduceOp::Sum));
+        let pattern = Pattern::<f32>::new(2, 2, Some(&ReduceOp::Sum));
         assert_ne!(pattern.input(0, 0), pattern.input(0, 1));
         assert_ne!(pattern.input(0, 0), pattern.input(1, 0));
         assert_ne!(pattern.reduced(0), pattern.reduced(1));

@@ -67,6 +67,12 @@ pub enum Test {
     Gather,
     /// The root's input, divided among the ranks
     Scatter,
+    /// The reduction of the inputs of all ranks up to each
+    Scan,
+    /// The reduction of the inputs of all ranks before each
+    #[value(name = "exscan")]
+    #[serde(rename = "exscan")]
+    ExScan,
     /// The input of the rank before: each sends to the next
     #[value(name = "sendrecv")]
     #[serde(rename = "sendrecv")]
@@ -101,6 +107,8 @@ impl Test {
             Self::AllToAllV => "all_to_all_v",
             Self::Gather => "gather",
             Self::Scatter => "scatter",
+            Self::Scan => "scan",
+            Self::ExScan => "exscan",
             Self::SendRecv => "sendrecv",
         }
     }
@@ -181,6 +189,8 @@ impl Test {
             Self::AllToAllV => Operation::AllToAllV,
             Self::Gather => Operation::Gather,
             Self::Scatter => Operation::Scatter,
+            Self::Scan => Operation::Scan,
+            Self::ExScan => Operation::ExScan,
             Self::SendRecv => Operation::Send,
             _ => return None,
         })

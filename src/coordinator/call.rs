@@ -110,7 +110,7 @@ impl AddressRange {
 
 impl DeviceCall {
     /// The operations that can be called through the coordinator.
-    pub const OPERATIONS: [Operation; 8] = [
+    pub const OPERATIONS: [Operation; 10] = [
         Operation::AllReduce,
         Operation::Reduce,
         Operation::Broadcast,
@@ -119,13 +119,15 @@ impl DeviceCall {
         Operation::AllToAll,
         Operation::Gather,
         Operation::Scatter,
+        Operation::Scan,
+        Operation::ExScan,
     ];
 
     /// Returns the bytes that `rank` of `n_ranks` reads and writes; `None` when they cannot be
     /// counted, or the call has no address for the rank.
     #[must_use]
     pub fn operands(&self, rank: usize, n_ranks: usize) -> Option<(Bytes, Bytes)> {
-        let (sent, received) = self.operation.parts(n_ranks as u64, self.root as usize == rank);
+        let (sent, received) = self.operation.parts(rank, self.root as usize, n_ranks as u64);
         let block = self.count.checked_mul(self.data_type.size() as u64)?;
         let bytes = |addresses: &[u64], blocks: u64| {
             Some(Bytes { address: *addresses.get(rank)?, len: block.checked_mul(blocks)? })

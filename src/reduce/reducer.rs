@@ -77,6 +77,11 @@ impl Reducer {
         self.dtype
     }
 
+    /// Returns the same operator among `n_ranks`, 1 to 256 of them.
+    pub(crate) fn among(&self, n_ranks: usize) -> Self {
+        Self { n_ranks: u16::try_from(n_ranks).unwrap_or(self.n_ranks), ..self.clone() }
+    }
+
     /// Returns whether it runs a function of the program's own.
     #[inline]
     pub(crate) const fn is_custom(&self) -> bool {

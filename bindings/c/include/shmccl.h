@@ -292,6 +292,14 @@ typedef enum {
      * `shmcclRecv`, with a tag and from any rank.
      */
     shmcclOpRecv = 10,
+    /**
+     * `shmcclScan`.
+     */
+    shmcclOpScan = 11,
+    /**
+     * `shmcclExscan`.
+     */
+    shmcclOpExscan = 12,
 } shmcclOperation_t;
 
 /**
@@ -768,6 +776,36 @@ shmcclResult_t shmcclReduceScatter(const void *sendbuff,
                                    shmcclRedOp_t op,
                                    shmcclComm_t comm,
                                    shmcclStream_t stream);
+
+/**
+ * Combines `count` elements of all ranks up to this one, element by element, into the `recvbuff`.
+ * An average divides by the number of these ranks. In place: `sendbuff == recvbuff`.
+ *
+ * Duties of the caller:
+ * The buffers are the call's until it is done, and as long as described.
+ */
+shmcclResult_t shmcclScan(const void *sendbuff,
+                          void *recvbuff,
+                          size_t count,
+                          shmcclDataType_t datatype,
+                          shmcclRedOp_t op,
+                          shmcclComm_t comm,
+                          shmcclStream_t stream);
+
+/**
+ * Combines `count` elements of all ranks before this one, element by element, into the `recvbuff`.
+ * The first rank receives nothing, and may pass NULL for it. In place: `sendbuff == recvbuff`.
+ *
+ * Duties of the caller:
+ * The buffers are the call's until it is done, and as long as described.
+ */
+shmcclResult_t shmcclExscan(const void *sendbuff,
+                            void *recvbuff,
+                            size_t count,
+                            shmcclDataType_t datatype,
+                            shmcclRedOp_t op,
+                            shmcclComm_t comm,
+                            shmcclStream_t stream);
 
 /**
  * Sends block r of `sendbuff` to rank r, and collects the blocks from all ranks in order. A block
@@ -1288,6 +1326,8 @@ struct shmcclTable {
     shmcclResult_t (*GetProcess)(shmcclProcess_t *process);
     shmcclResult_t (*CommRevokeAwaiting)(shmcclComm_t comm, int rank);
     shmcclResult_t (*CommGetStragglers)(shmcclComm_t comm, int *ranks, int *count);
+    shmcclResult_t (*Scan)(const void *sendbuff, void *recvbuff, size_t count, shmcclDataType_t datatype, shmcclRedOp_t op, shmcclComm_t comm, shmcclStream_t stream);
+    shmcclResult_t (*Exscan)(const void *sendbuff, void *recvbuff, size_t count, shmcclDataType_t datatype, shmcclRedOp_t op, shmcclComm_t comm, shmcclStream_t stream);
 };
 
 #ifdef __cplusplus

@@ -46,6 +46,10 @@ pub enum shmcclOperation_t {
     shmcclOpSend = 9,
     /// `shmcclRecv`, with a tag and from any rank.
     shmcclOpRecv = 10,
+    /// `shmcclScan`.
+    shmcclOpScan = 11,
+    /// `shmcclExscan`.
+    shmcclOpExscan = 12,
 }
 
 /// An operation as it comes from C, where an enum may hold anything.
@@ -110,7 +114,7 @@ impl shmcclCall_t {
 }
 
 /// The operations of the engine, by their codes.
-const OPERATIONS: [Operation; 11] = [
+const OPERATIONS: [Operation; 13] = [
     Operation::AllReduce,
     Operation::Reduce,
     Operation::Broadcast,
@@ -122,6 +126,8 @@ const OPERATIONS: [Operation; 11] = [
     Operation::AllToAllV,
     Operation::Send,
     Operation::Recv,
+    Operation::Scan,
+    Operation::ExScan,
 ];
 
 /// Checks `asked` of the communicator of `state`, as far as C concerns it. Its buffers are the
@@ -138,7 +144,7 @@ pub(crate) unsafe fn check(state: &CommState, asked: &shmcclCall_t) -> Result<Ow
         operation => operation,
     };
     // SAFETY: the caller's duties are the same.
-    unsafe { Reader::new(state, asked, operation)?.call() }
+    unsafe { Reader::new(state, asked, operation) }?.call()
 }
 
 /// Checks a call by `plan`. Its buffers, both of `count` elements, are those of `asked`.
@@ -151,12 +157,12 @@ pub(crate) unsafe fn check_planned(
     plan: RegisteredPlan,
 ) -> Result<OwnedCall, Failure> {
     // SAFETY: the caller's duties are the same.
-    let mut call = unsafe { Reader::new(state, asked, Operation::RunPlan)?.call() }?;
+    let mut call = unsafe { Reader::new(state, asked, Operation::RunPlan) }?.call()?;
     call.call.plan = Some(plan);
     Ok(call)
 }
 
-/// Reads the arguments of a call.
+/// Reads the arguments of a call, whose pointers are as the header says of its operation.
 struct Reader<'a> {
     state: &'a CommState,
     asked: &'a shmcclCall_t,
@@ -165,13 +171,17 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(state: &'a CommState, asked: &'a shmcclCall_t, operation: Operation) -> Result<Self, Failure> {
+    /// # Safety
+    /// As for [`check`].
+    unsafe fn new(
+        state: &'a CommState,
+        asked: &'a shmcclCall_t,
+        operation: Operation,
+    ) -> Result<Self, Failure> {
         Ok(Self { state, asked, operation, data_type: data_type(asked.datatype)? })
     }
 
-    /// # Safety
-    /// As for [`check`].
-    unsafe fn call(&self) -> Result<OwnedCall, Failure> {
+    fn call(&self) -> Result<OwnedCall, Failure> {
         let operation = self.operation;
         let is_open = operation == Operation::RecvAny;
         let (mut root, mut tag) = (Rank::ZERO, 0);
@@ -185,22 +195,19 @@ impl<'a> Reader<'a> {
         let selected =
             is_open.then(|| (MessageSelector { source: None, tag: Some(tag) }, StatusHandle::new()));
         let (buffers, blocks) = if operation == Operation::AllToAllV {
-            // SAFETY: the caller's duties are the same.
-            let (buffers, blocks) = unsafe { self.all_to_all_v() }?;
+            let (buffers, blocks) = self.all_to_all_v()?;
             (buffers, Some(Box::new(blocks)))
         } else {
-            let (sent, received) = operation.parts(self.state.n_ranks() as u64, root == self.state.rank());
+            let (sent, received) =
+                operation.parts(self.state.rank().index(), root.index(), self.state.n_ranks() as u64);
             let (sent, received) = (self.elements(sent)?, self.elements(received)?);
-            // SAFETY: the caller's duties are the same.
-            (unsafe { self.buffers(sent, received, true) }?, None)
+            (self.buffers(sent, received, true)?, None)
         };
         let call = CollectiveCall { root, tag, ..CollectiveCall::new(operation, self.data_type, buffers) };
         Ok(OwnedCall { call, op, blocks, selected })
     }
 
-    /// # Safety
-    /// As for [`check`].
-    unsafe fn all_to_all_v(&self) -> Result<(Buffers<'static>, [Vec<usize>; 4]), Failure> {
+    fn all_to_all_v(&self) -> Result<(Buffers<'static>, [Vec<usize>; 4]), Failure> {
         let n_ranks = self.state.n_ranks();
         let lists = [
             (self.asked.sendcounts, "sendcounts"),
@@ -210,7 +217,7 @@ impl<'a> Reader<'a> {
         ];
         let mut blocks = [const { Vec::new() }; 4];
         for (block, (list, name)) in blocks.iter_mut().zip(lists) {
-            // SAFETY: the caller answers for one number for each rank.
+            // SAFETY: the maker of the reader answers for one number for each rank.
             *block = unsafe { elements(list, n_ranks, name) }?.to_vec();
         }
         // An empty block may stand anywhere, also past the end of the buffer.
@@ -222,22 +229,13 @@ impl<'a> Reader<'a> {
         let [sendcounts, sdispls, recvcounts, rdispls] = &blocks;
         let (sent, received) = (extent(sendcounts, sdispls)?, extent(recvcounts, rdispls)?);
         let are_same = sendcounts == recvcounts && sdispls == rdispls;
-        // SAFETY: the caller's duties are the same.
-        let buffers = unsafe { self.buffers(sent, received, are_same) }?;
+        let buffers = self.buffers(sent, received, are_same)?;
         Ok((buffers, blocks))
     }
 
     /// Returns the buffers of a call that sends and receives so many elements, and that may be in
     /// place.
-    ///
-    /// # Safety
-    /// As for [`check`].
-    unsafe fn buffers(
-        &self,
-        sent: usize,
-        received: usize,
-        may_replace: bool,
-    ) -> Result<Buffers<'static>, Failure> {
+    fn buffers(&self, sent: usize, received: usize, may_replace: bool) -> Result<Buffers<'static>, Failure> {
         let send = self.operand(self.asked.sendbuff, sent, "sendbuff")?;
         let recv = self.operand(self.asked.recvbuff, received, "recvbuff")?;
         let (rank, n_ranks) = (self.state.rank(), u32::try_from(self.state.n_ranks()).unwrap_or(u32::MAX));
@@ -245,7 +243,7 @@ impl<'a> Reader<'a> {
         match placement.is_in_place(self.operation, self.data_type, rank, n_ranks) {
             Ok(true) if may_replace => {
                 let buffer = if send.range() == placement.longer() { send } else { recv };
-                // SAFETY: the caller answers for the buffer.
+                // SAFETY: the maker of the reader answers for the buffer.
                 Ok(Buffers::in_place(unsafe { buffer.output() }))
             }
             // The engine looks at two buffers in the heap.
@@ -254,7 +252,7 @@ impl<'a> Reader<'a> {
                 Err(Failure::argument(text.into()))
             }
             _ => {
-                // SAFETY: the caller answers for the buffers.
+                // SAFETY: the maker of the reader answers for the buffers.
                 let send = unsafe { send.input() };
                 // SAFETY: as above, and they lie apart.
                 Ok(Buffers::Apart(send, unsafe { recv.output() }))
@@ -281,7 +279,7 @@ impl<'a> Reader<'a> {
         if op != ReduceOp::Sum {
             return Err(Failure::argument(format!("op is {op} with a scalar, expected shmcclSum")));
         }
-        // SAFETY: the caller answers for one element.
+        // SAFETY: the maker of the reader answers for one element.
         unsafe { pre_mul_sum(self.asked.scalar, self.data_type) }
     }
 }

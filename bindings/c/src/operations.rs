@@ -142,6 +142,46 @@ pub unsafe extern "C" fn shmcclReduceScatter(
     unsafe { submit(comm, stream, &call) }
 }
 
+/// Combines `count` elements of all ranks up to this one, element by element, into the `recvbuff`.
+/// An average divides by the number of these ranks. In place: `sendbuff == recvbuff`.
+///
+/// # Safety
+/// The buffers are the call's until it is done, and as long as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclScan(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    op: RedOpCode,
+    comm: shmcclComm_t,
+    stream: shmcclStream_t,
+) -> shmcclResult_t {
+    let call = shmcclCall_t { op, ..call(shmcclOpScan, (sendbuff, recvbuff), count, datatype) };
+    // SAFETY: the caller's duties are the same.
+    unsafe { submit(comm, stream, &call) }
+}
+
+/// Combines `count` elements of all ranks before this one, element by element, into the `recvbuff`.
+/// The first rank receives nothing, and may pass NULL for it. In place: `sendbuff == recvbuff`.
+///
+/// # Safety
+/// The buffers are the call's until it is done, and as long as described.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmcclExscan(
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    op: RedOpCode,
+    comm: shmcclComm_t,
+    stream: shmcclStream_t,
+) -> shmcclResult_t {
+    let call = shmcclCall_t { op, ..call(shmcclOpExscan, (sendbuff, recvbuff), count, datatype) };
+    // SAFETY: the caller's duties are the same.
+    unsafe { submit(comm, stream, &call) }
+}
+
 /// Sends block r of `sendbuff` to rank r, and collects the blocks from all ranks in order. A block
 /// has `count` elements. In place: `sendbuff == recvbuff`.
 ///

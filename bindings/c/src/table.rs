@@ -61,6 +61,7 @@ table! {
     shmcclCommRegisterPlan shmcclCommDeregisterPlan shmcclCommPlannedCalls
     shmcclRunPlan
     shmcclGetProcess shmcclCommRevokeAwaiting shmcclCommGetStragglers
+    shmcclScan shmcclExscan
 }
 
 /// Returns the table of functions of this version, which lives as long as the program. For another

@@ -245,6 +245,45 @@ impl Communicator {
         Ok(out)
     }
 
+    /// Combines the arrays of all ranks up to this one, element by element. Returns the result.
+    #[pyo3(signature = (x, op=None, out=None, *, dtype=None, stream=None))]
+    fn scan<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        op: Option<&Object<'py>>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Object<'py>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
+        asked.run(Operation::Scan, Some(x), Some(&out), More::op(op))?;
+        Ok(out)
+    }
+
+    /// Combines the arrays of all ranks before this one, element by element. Returns the result;
+    /// None on the first rank, whose `out` stays as it is.
+    #[pyo3(signature = (x, op=None, out=None, *, dtype=None, stream=None))]
+    fn exscan<'py>(
+        &self,
+        py: Python<'py>,
+        x: &Object<'py>,
+        op: Option<&Object<'py>>,
+        out: Option<Object<'py>>,
+        dtype: Option<&Object<'py>>,
+        stream: Option<&Bound<'py, Stream>>,
+    ) -> PyResult<Option<Object<'py>>> {
+        let asked = Asked::new(self, py, dtype, stream)?;
+        let out = match out {
+            _ if asked.is(Rank::ZERO) => None,
+            None => Some(asked.result(x, Change::Same)?),
+            out => out,
+        };
+        asked.run(Operation::ExScan, Some(x), out.as_ref(), More::op(op))?;
+        Ok(out)
+    }
+
     /// Combines the arrays of all ranks into the result of `root`. Returns None on other ranks.
     #[pyo3(signature = (x, op=None, root=0, out=None, *, dtype=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "the parameters of Python")]

@@ -25,6 +25,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let operations = numbers![
         shmcclOpAllReduce shmcclOpReduce shmcclOpBroadcast shmcclOpAllGather shmcclOpReduceScatter
         shmcclOpAlltoAll shmcclOpGather shmcclOpScatter shmcclOpAlltoAllv shmcclOpSend shmcclOpRecv
+        shmcclOpScan shmcclOpExscan
     ];
     let operators = numbers![
         shmcclSum shmcclProd shmcclMin shmcclMax shmcclAvg shmcclBitAnd shmcclBitOr shmcclBitXor

@@ -97,7 +97,7 @@ impl Algorithm {
     pub const ALL: [Self; 8] = firsts(Self::NAMED);
 
     /// The operations that there are algorithms for, in the order of their codes.
-    pub const OPERATIONS: [Operation; 8] = [
+    pub const OPERATIONS: [Operation; 10] = [
         Operation::AllReduce,
         Operation::Reduce,
         Operation::Broadcast,
@@ -106,6 +106,8 @@ impl Algorithm {
         Operation::AllToAll,
         Operation::Gather,
         Operation::Scatter,
+        Operation::Scan,
+        Operation::ExScan,
     ];
 
     /// Returns its name, as users type it and tables print it.
@@ -119,7 +121,9 @@ impl Algorithm {
     /// all-gather, and halving and doubling for a reduce-scatter.
     #[must_use]
     pub const fn supports(self, operation: Operation) -> bool {
-        use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+        use Operation::{
+            AllGather, AllReduce, AllToAll, Broadcast, ExScan, Gather, Reduce, ReduceScatter, Scan, Scatter,
+        };
         match operation {
             AllReduce => true,
             Reduce => matches!(self, Self::OneShot | Self::TwoShot | Self::Tree | Self::Naive),
@@ -130,7 +134,7 @@ impl Algorithm {
             ReduceScatter => {
                 matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::HalvingDoubling)
             }
-            AllToAll | Gather | Scatter => matches!(self, Self::OneShot | Self::TwoShot),
+            AllToAll | Gather | Scatter | Scan | ExScan => matches!(self, Self::OneShot | Self::TwoShot),
             _ => false,
         }
     }
@@ -164,7 +168,11 @@ const fn supported(operation: Operation) -> &'static str {
         Operation::Broadcast => "one_shot, two_shot, ring, tree or naive",
         Operation::AllGather => "one_shot, two_shot, ring or recursive_doubling",
         Operation::ReduceScatter => "one_shot, two_shot, ring or halving_doubling",
-        Operation::AllToAll | Operation::Gather | Operation::Scatter => "one_shot or two_shot",
+        Operation::AllToAll
+        | Operation::Gather
+        | Operation::Scatter
+        | Operation::Scan
+        | Operation::ExScan => "one_shot or two_shot",
         _ => "none: there is one way to do it",
     }
 }

@@ -1,7 +1,10 @@
 //! The operations that can be called collectively.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
+
+use crate::rank::Rank;
 
 /// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +66,10 @@ pub enum Operation {
     RecvAny,
     /// What an execution plan does that is no other operation.
     RunPlan,
+    /// Every rank gets the reduction of the inputs of all ranks up to itself.
+    Scan,
+    /// Every rank but the first gets the reduction of the inputs of all ranks before it.
+    ExScan,
 }
 
 /// What a rank gives to an operation, or gets from it: blocks of one length, on all ranks or on the
@@ -79,6 +86,8 @@ pub(crate) enum Side {
     RootBlock,
     /// A block for each rank, on the root.
     RootBlocks,
+    /// One block, on all ranks but the first.
+    LaterBlock,
 }
 
 impl Side {
@@ -87,25 +96,26 @@ impl Side {
     pub(crate) const fn blocks(self, n_ranks: u64) -> u64 {
         match self {
             Self::Nothing => 0,
-            Self::Block | Self::RootBlock => 1,
+            Self::Block | Self::RootBlock | Self::LaterBlock => 1,
             Self::Blocks | Self::RootBlocks => n_ranks,
         }
     }
 
-    /// Returns whether a rank has it that is the root, or is not.
+    /// Returns whether `rank` has it.
     #[inline]
-    pub(crate) const fn is_there(self, is_root: bool) -> bool {
+    pub(crate) const fn is_there(self, rank: usize, root: usize) -> bool {
         match self {
             Self::Nothing => false,
             Self::Block | Self::Blocks => true,
-            Self::RootBlock | Self::RootBlocks => is_root,
+            Self::RootBlock | Self::RootBlocks => rank == root,
+            Self::LaterBlock => rank > 0,
         }
     }
 }
 
 impl Operation {
     /// All of them with their names, in the order of their codes.
-    const NAMED: &[(Self, &'static str); 28] = &[
+    const NAMED: &[(Self, &'static str); 30] = &[
         (Self::Barrier, "barrier"),
         (Self::AllReduce, "all_reduce"),
         (Self::Reduce, "reduce"),
@@ -134,10 +144,12 @@ impl Operation {
         (Self::Prepare, "prepare"),
         (Self::RecvAny, "recv_any"),
         (Self::RunPlan, "run_plan"),
+        (Self::Scan, "scan"),
+        (Self::ExScan, "exscan"),
     ];
 
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 28] = firsts(Self::NAMED);
+    pub const ALL: [Self; 30] = firsts(Self::NAMED);
 
     /// Returns its name, as messages and tables print it.
     #[must_use]
@@ -168,15 +180,23 @@ impl Operation {
     /// Returns whether it combines elements.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter) || self.is_prefix()
+    }
+
+    /// Returns whether each rank combines the inputs of ranks before it.
+    #[must_use]
+    #[inline]
+    pub const fn is_prefix(self) -> bool {
+        matches!(self, Self::Scan | Self::ExScan)
     }
 
     /// Returns the input and the output of a rank.
     #[inline]
     pub(crate) const fn sides(self) -> (Side, Side) {
-        use Side::{Block, Blocks, Nothing, RootBlock, RootBlocks};
+        use Side::{Block, Blocks, LaterBlock, Nothing, RootBlock, RootBlocks};
         match self {
-            Self::AllReduce | Self::RunPlan => (Block, Block),
+            Self::AllReduce | Self::RunPlan | Self::Scan => (Block, Block),
+            Self::ExScan => (Block, LaterBlock),
             Self::Reduce => (Block, RootBlock),
             Self::Broadcast => (RootBlock, Block),
             Self::AllGather => (Block, Blocks),
@@ -199,15 +219,50 @@ impl Operation {
         (input.blocks(n_ranks), output.blocks(n_ranks))
     }
 
-    /// Blocks of `count` elements in the input and in the output of a rank of `n_ranks` that is the
-    /// root, or is not.
+    /// Blocks of `count` elements in the input and in the output of `rank`, one of `n_ranks`.
     #[must_use]
     #[inline]
-    pub const fn parts(self, n_ranks: u64, is_root: bool) -> (u64, u64) {
+    pub const fn parts(self, rank: usize, root: usize, n_ranks: u64) -> (u64, u64) {
         let (input, output) = self.sides();
-        let sent = if input.is_there(is_root) { input.blocks(n_ranks) } else { 0 };
-        let received = if output.is_there(is_root) { output.blocks(n_ranks) } else { 0 };
+        let sent = if input.is_there(rank, root) { input.blocks(n_ranks) } else { 0 };
+        let received = if output.is_there(rank, root) { output.blocks(n_ranks) } else { 0 };
         (sent, received)
+    }
+
+    /// Returns the members of `n` whose inputs the output of `member` is made of.
+    #[inline]
+    pub(crate) const fn sources(self, member: usize, root: usize, n: usize) -> Range<usize> {
+        match self {
+            Self::Scan => 0..member + 1,
+            Self::ExScan => 0..member,
+            Self::Broadcast | Self::Scatter => root..root + 1,
+            _ => 0..n,
+        }
+    }
+
+    /// Returns how many inputs `rank` of `n_ranks` combines; one, where it combines none.
+    #[inline]
+    pub(crate) fn n_combined(self, rank: Rank, n_ranks: u32) -> u32 {
+        let sources = self.sources(rank.index(), 0, n_ranks as usize);
+        u32::try_from(sources.len()).map_or(n_ranks, |n| n.max(1))
+    }
+
+    /// Returns whether each member combines one block for others.
+    #[inline]
+    pub(crate) const fn combines_a_block(self) -> bool {
+        self.reduces() && matches!(self.sides().0, Side::Block)
+    }
+
+    /// Returns the members of `n` that get a result, where it [combines a
+    /// block](Self::combines_a_block).
+    #[inline]
+    pub(crate) const fn receivers(self, root: usize, n: usize) -> Range<usize> {
+        match self.sides().1 {
+            _ if !self.combines_a_block() => 0..0,
+            Side::RootBlock => root..root + 1,
+            Side::LaterBlock => 1..n,
+            _ => 0..n,
+        }
     }
 
     pub(crate) fn from_code(code: u64) -> Option<Self> {

@@ -39,7 +39,7 @@ impl<'a> Request<'a, '_> {
         // Written out: a reducer that goes through `Option::transpose` is copied twice, which costs
         // as much as the rest.
         let reducer = match op {
-            Some(op) => Some(Reducer::new(data_type, op, n_ranks)?),
+            Some(op) => Some(Reducer::new(data_type, op, operation.n_combined(rank, n_ranks))?),
             None => None,
         };
         let block = count.saturating_mul(data_type.size() as u64);

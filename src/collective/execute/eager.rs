@@ -197,7 +197,7 @@ fn deliver_among<const N: usize>(
     if call.operation.reduces() {
         let mut scalars = PerMember::new();
         members.gather_scalars(call, &mut scalars, |post| post.eager_scalar());
-        call.combine(members, &scalars, sources)
+        call.combine(members, scalars.get(..sources.len()).unwrap_or_default(), sources)
     } else {
         distribute(members, call, sources.iter().map(|source| source.place), block)
     }
@@ -206,10 +206,7 @@ fn deliver_among<const N: usize>(
 /// Returns the members whose input the output of `call` is made of.
 #[inline]
 pub(crate) fn contributors(members: &Members, call: &Call<'_>) -> Range<usize> {
-    match call.operation {
-        Operation::Broadcast | Operation::Scatter => call.root..call.root + 1,
-        _ => 0..members.n_members(),
-    }
+    call.operation.sources(members.me(), call.root, members.n_members())
 }
 
 /// Returns how many bytes of each input precede the block that is for this member.

@@ -186,7 +186,7 @@ fn deliver(
             _ if len == 0 => {}
             (_, Some(reducer)) if len <= WORD_LEN && call.block_len()? == len && !posted.is_empty() => {
                 let mut words = PerMember::new();
-                words.extend(posted.iter().map(|words| words[word_at(start)]));
+                words.extend(posted[contributors(members, call)].iter().map(|words| words[word_at(start)]));
                 let result = reducer.combine_words(&words, usize::try_from(len).unwrap_or(0));
                 call.write_word(members.view(), result, len)?;
             }

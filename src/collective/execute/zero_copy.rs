@@ -44,8 +44,10 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
     let mine = me as u64 * block;
     let gets = !matches!(call.output, Output::None);
     match call.operation {
-        Operation::AllReduce => reduce_share(members, call, 0..n),
-        Operation::Reduce => reduce_share(members, call, call.root..call.root + 1),
+        operation if operation.is_prefix() => reduce_prefixes(members, call),
+        operation if operation.combines_a_block() => {
+            reduce_share(members, call, operation.receivers(call.root, n))
+        }
         Operation::ReduceScatter => reduce(members, call, 0..call.count, call.count, mine, me..me + 1, 0),
         Operation::Broadcast if gets => transfer(members, call, (call.root, 0), (me, 0), block),
         Operation::AllGather => each_from(me, n)
@@ -95,6 +97,48 @@ fn reduce_share(members: &Members, call: &Call<'_>, receivers: std::ops::Range<u
     let share_of = |member| share(call.count, size, member, members.n_members());
     let (bytes, most) = (share_of(members.me()), share_of(0).end / size);
     reduce(members, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
+}
+
+/// Prefixes are combined so many bytes at a time: those of all members fit into a second-level
+/// cache, where inputs stay until the last result is made of them.
+const PREFIX_PIECE: u64 = 16 << 10;
+
+/// Combines this member's share of the inputs up to each member into the output of that.
+fn reduce_prefixes(members: &Members, call: &Call<'_>) -> Result<()> {
+    let bytes = share(call.count, call.data_type.size() as u64, members.me(), members.n_members());
+    let mut scalars = PerMember::new();
+    members.gather_scalars(call, &mut scalars, |post| post.scalar());
+    in_pieces(members, call, bytes.end - bytes.start, |at, len| {
+        let (mut at, end) = (bytes.start + at, bytes.start + at + len);
+        while at < end {
+            let len = PREFIX_PIECE.min(end - at);
+            combine_prefixes(members, call, &scalars, at, len)?;
+            at += len;
+        }
+        Ok(())
+    })
+}
+
+/// Combines `len` bytes from `at` on: from the last member's on, since in place a result replaces
+/// an input that members before it have no part of.
+fn combine_prefixes(members: &Members, call: &Call<'_>, scalars: &[u64], at: u64, len: u64) -> Result<()> {
+    let n = members.n_members();
+    let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+    for receiver in call.operation.receivers(call.root, n).rev() {
+        let contributors = call.operation.sources(receiver, call.root, n);
+        let (n_combined, mut sources) = (contributors.len(), PerMember::new());
+        let source = |member| {
+            let region = input_of(members.board.post_of(member), at, len);
+            Ok(Source::fresh(SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get())))
+        };
+        fill(&mut sources, contributors.map(source))?;
+        let region = output_of(members.board.post_of(receiver), at, len);
+        let target = Target::Shared(members.heap_of(receiver, region)?, region.offset.get());
+        let scalars = scalars.get(..n_combined).unwrap_or_default();
+        let count = len / call.data_type.size() as u64;
+        reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)?;
+    }
+    Ok(())
 }
 
 /// Returns the bytes of `count` elements of `size` that are the share of `member`.

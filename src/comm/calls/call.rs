@@ -111,7 +111,7 @@ impl<'a> Buffers<'a> {
 
 impl<'a, 'o> CollectiveCall<'a, 'o> {
     /// The operations that there are calls of.
-    pub const OPERATIONS: [Operation; 13] = [
+    pub const OPERATIONS: [Operation; 15] = [
         Operation::AllReduce,
         Operation::Reduce,
         Operation::Broadcast,
@@ -121,6 +121,8 @@ impl<'a, 'o> CollectiveCall<'a, 'o> {
         Operation::AllToAllV,
         Operation::Gather,
         Operation::Scatter,
+        Operation::Scan,
+        Operation::ExScan,
         Operation::Send,
         Operation::Recv,
         Operation::RecvAny,
@@ -155,15 +157,14 @@ impl<'a, 'o> CollectiveCall<'a, 'o> {
         if operation.is_by_messages() || operation == Operation::RunPlan {
             return self.resolve_other(caller);
         }
-        let is_root = operation.has_root() && caller.is_root(root)?;
-        let (count, input, output) = places(operation, data_type, self.buffers, caller, is_root)?;
+        let root = if operation.has_root() { caller.known(root)? } else { Rank::ZERO };
+        let (count, input, output) = places(operation, data_type, self.buffers, caller, root)?;
         let op = match op {
             _ if !operation.reduces() => None,
             None => return Err(Error::invalid("the number of operators", 0, "that of the reduction")),
             op => op,
         };
-        let root = if operation.has_root() { root.index() } else { 0 };
-        let (tag, receipt, layout) = (0, None, None);
+        let (root, tag, receipt, layout) = (root.index(), 0, None, None);
         Ok(Request { operation, data_type, count, root, tag, receipt, op, layout, input, output })
     }
 
@@ -184,9 +185,9 @@ impl<'a, 'o> CollectiveCall<'a, 'o> {
                 let (asked, selector) = open_receipt(selected, caller)?;
                 (root, tag, receipt) = (Rank::ZERO, selector.tag.unwrap_or(0), Some(Box::new(asked)));
             }
-            _ => _ = caller.is_root(root)?,
+            _ => _ = caller.known(root)?,
         }
-        let (count, input, output) = places(operation, data_type, buffers, caller, false)?;
+        let (count, input, output) = places(operation, data_type, buffers, caller, root)?;
         let (root, op, layout) = (root.index(), None, None);
         Ok(Request { operation, data_type, count, root, tag, receipt, op, layout, input, output })
     }
@@ -199,14 +200,15 @@ fn places<'a>(
     data_type: DataType,
     buffers: Buffers<'a>,
     caller: Caller,
-    is_root: bool,
+    root: Rank,
 ) -> Result<(u64, Input<'a>, Output<'a>)> {
     let (sent, received) = operation.sides();
     if matches!((sent, received), (Side::Nothing, Side::Nothing)) {
         let expected = "one of `CollectiveCall::OPERATIONS`";
         return Err(Error::invalid("the code of an operation", operation as u64, expected));
     }
-    let (reads, writes) = (sent.is_there(is_root), received.is_there(is_root));
+    let is_there = |side: Side| side.is_there(caller.rank.index(), root.index());
+    let (reads, writes) = (is_there(sent), is_there(received));
     match buffers {
         Buffers::Apart(send, recv) => {
             let (send, recv) = (send.of_heap(|| caller.heap)?, recv.of_heap(|| caller.heap)?);
@@ -293,7 +295,7 @@ fn open_receipt(
     let missing = || Error::invalid("the number of selections of messages", 0, "one");
     let (selector, status) = selected.ok_or_else(missing)?;
     let source = match selector.source {
-        Some(source) if caller.is_root(source)? => {
+        Some(source) if caller.known(source)? == caller.rank => {
             return Err(Error::invalid("the peer of a message", source.get().into(), "another rank"));
         }
         source => source.map(Rank::index),

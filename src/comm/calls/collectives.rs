@@ -86,6 +86,69 @@ pub trait Collectives<'a>: Submit<'a> {
         self.submit(CollectiveCall { op: Some(op), root, ..call::<T>(Operation::Reduce, buffers) })
     }
 
+    /// Combines the inputs of all ranks up to this one, element by element, into the output. Each
+    /// rank's result is what [`Collectives::all_reduce`] would give among the ranks up to itself:
+    /// an average divides by their number. It is the inclusive prefix reduction, `MPI_Scan`.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`].
+    #[inline]
+    fn scan<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::Scan, buffers) })
+    }
+
+    /// Does [`Collectives::scan`] in a `buffer`: the result replaces the input.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::scan`].
+    #[inline]
+    fn scan_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::Scan, buffers) })
+    }
+
+    /// Combines the inputs of all ranks before this one, element by element, into the output. On
+    /// the first rank, which has none before it, `recv` is not touched and may be empty. It is the
+    /// exclusive prefix reduction, `MPI_Exscan`.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::all_reduce`].
+    #[inline]
+    fn exscan<T: Element>(
+        &mut self,
+        send: impl Into<SendBuffer<'a, T>>,
+        recv: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        let buffers = Buffers::apart(send.into(), recv.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::ExScan, buffers) })
+    }
+
+    /// Does [`Collectives::exscan`] in a `buffer`: the result replaces the input. It stays as it is
+    /// on the first rank.
+    ///
+    /// # Errors
+    /// Those of [`Collectives::exscan`].
+    #[inline]
+    fn exscan_in_place<T: Element>(
+        &mut self,
+        buffer: impl Into<RecvBuffer<'a, T>>,
+        op: &ReduceOp,
+    ) -> Result<()> {
+        let buffers = Buffers::in_place(buffer.into());
+        self.submit(CollectiveCall { op: Some(op), ..call::<T>(Operation::ExScan, buffers) })
+    }
+
     /// Copies the root's `send` to `recv` on every rank. On other ranks `send` is not touched and
     /// may be empty.
     ///

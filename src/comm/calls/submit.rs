@@ -70,11 +70,10 @@ impl Caller {
         count.saturating_mul(side.blocks(self.n_ranks.into()))
     }
 
-    /// Returns whether this is `root`, a rank of the communicator.
+    /// Returns `rank`, one of the communicator.
     #[inline]
-    pub(super) fn is_root(&self, root: Rank) -> Result<bool> {
-        Rank::new(root.get(), self.n_ranks)?;
-        Ok(self.rank == root)
+    pub(super) fn known(self, rank: Rank) -> Result<Rank> {
+        Ok(Rank::new(rank.get(), self.n_ranks)?)
     }
 
     /// Returns the elements of one block, when `total` elements are a block for each rank.

@@ -100,18 +100,28 @@ impl Question<'_> {
     fn first_misreduced(&self, result: &[u8]) -> Option<Mistake> {
         let (call, len) = (self.call, self.block_len());
         let at = if call.operation == Operation::ReduceScatter { self.me * len } else { 0 };
-        let inputs = (0..self.n).map(|rank| self.input(rank)[at..at + len].to_vec()).collect();
-        let operators = (0..self.n).map(|rank| call.operator.plain(&self.scalar(rank))).collect();
+        let combined = self.n_combined();
+        let inputs = (0..combined).map(|rank| self.input(rank)[at..at + len].to_vec()).collect();
+        let operators = (0..combined).map(|rank| call.operator.plain(&self.scalar(rank))).collect();
         Reduction { dtype: call.dtype, operators, inputs }.first_mistake(result, &self.orders())
     }
 
+    /// Of how many ranks, from the first on, the inputs are combined for this one.
+    fn n_combined(&self) -> usize {
+        match self.call.operation {
+            Operation::Scan => self.me + 1,
+            Operation::ExScan => self.me,
+            _ => self.n,
+        }
+    }
+
     fn orders(&self) -> Orders {
-        let call = self.call;
+        let (call, n) = (self.call, self.n_combined());
         if call.values == Values::Whole && call.operator != Operator::Custom {
             // Whatever the order is: this does not depend on what is known about it.
-            return Orders::by_rank(self.n);
+            return Orders::by_rank(n);
         }
         let root = if call.operation == Operation::Reduce { call.root } else { 0 };
-        Orders::of(call.operation, call.algorithm, self.n, root, self.me, self.size())
+        Orders::of(call.operation, call.algorithm, n, root, self.me, self.size())
     }
 }

@@ -114,6 +114,8 @@ impl Manner {
             Operation::AllToAll => taker.all_to_all_in_place(buffer),
             Operation::Gather => taker.gather_in_place(buffer, root),
             Operation::Scatter => taker.scatter_in_place(buffer, root),
+            Operation::Scan => taker.scan_in_place(buffer, &op),
+            Operation::ExScan => taker.exscan_in_place(buffer, &op),
             operation => unreachable!("{operation} is not in the table"),
         }
     }
@@ -134,6 +136,8 @@ impl Manner {
             Operation::AllToAll => taker.all_to_all(send, recv),
             Operation::Gather => taker.gather(send, recv, root),
             Operation::Scatter => taker.scatter(send, recv, root),
+            Operation::Scan => taker.scan(send, recv, &op),
+            Operation::ExScan => taker.exscan(send, recv, &op),
             operation => unreachable!("{operation} is not in the table"),
         }
     }

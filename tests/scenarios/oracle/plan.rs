@@ -65,7 +65,9 @@ impl<'a> Plan<'a> {
     pub(crate) fn of(question: &'a Question<'a>) -> Self {
         let (operation, is_root) = (question.call.operation, question.call.root == question.me);
         let sends = is_root || !matches!(operation, Operation::Broadcast | Operation::Scatter);
+        let is_left_out = operation == Operation::ExScan && question.me == 0;
         let gets = is_root || !matches!(operation, Operation::Reduce | Operation::Gather);
+        let gets = gets && !is_left_out;
         let mut plan = Self { question, sends, gets, in_place: false };
         let would = plan.call().memory != Memory::Mixed || plan.flips(Chance::InPlace);
         plan.in_place = plan.call().in_place && would;

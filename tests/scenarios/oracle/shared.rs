@@ -75,7 +75,7 @@ struct Draw {
     len: usize,
 }
 
-const OPERATIONS: [Operation; 10] = [
+const OPERATIONS: [Operation; 12] = [
     Operation::AllReduce,
     Operation::AllReduce,
     Operation::Reduce,
@@ -86,6 +86,8 @@ const OPERATIONS: [Operation; 10] = [
     Operation::AllToAllV,
     Operation::Gather,
     Operation::Scatter,
+    Operation::Scan,
+    Operation::ExScan,
 ];
 
 impl SharedCall {
@@ -122,7 +124,9 @@ impl SharedCall {
             usize::try_from(blocks).unwrap() * self.count * size * usize::from(is_there)
         };
         let sends = is_root || !matches!(self.operation, Operation::Broadcast | Operation::Scatter);
+        let is_left_out = self.operation == Operation::ExScan && rank == 0;
         let gets = is_root || !matches!(self.operation, Operation::Reduce | Operation::Gather);
+        let gets = gets && !is_left_out;
         (len(sent, sends), len(received, gets))
     }
 
@@ -169,11 +173,15 @@ impl SharedCall {
         let inputs: Vec<_> = (0..n).map(input).collect();
         let block = self.count * size;
         let part = |rank: usize, index: usize| inputs[rank][index * block..][..block].to_vec();
-        let reduced = |index| self.combined(&(0..n).map(|rank| part(rank, index)).collect::<Vec<_>>());
+        let reduced_up_to =
+            |end, index| self.combined(&(0..end).map(|rank| part(rank, index)).collect::<Vec<_>>());
+        let reduced = |index| reduced_up_to(n, index);
         let of_all = |index: usize| (0..n).flat_map(|rank| part(rank, index)).collect();
         let output = |rank: usize| match self.operation {
             Operation::AllReduce | Operation::Reduce => reduced(0),
             Operation::ReduceScatter => reduced(rank),
+            Operation::Scan => reduced_up_to(rank + 1, 0),
+            Operation::ExScan => reduced_up_to(rank, 0),
             Operation::Broadcast => part(self.root, 0),
             Operation::Scatter => part(self.root, rank),
             Operation::AllToAll => of_all(rank),

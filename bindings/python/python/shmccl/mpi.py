@@ -229,6 +229,12 @@ class Comm:
     def Allreduce(self, sendbuf, recvbuf, op=SUM):
         self._moved(self.shmccl.all_reduce, sendbuf, recvbuf, op)
 
+    def Scan(self, sendbuf, recvbuf, op=SUM):
+        self._moved(self.shmccl.scan, sendbuf, recvbuf, op)
+
+    def Exscan(self, sendbuf, recvbuf, op=SUM):
+        self._moved(self.shmccl.exscan, sendbuf, recvbuf, op)
+
     def Reduce(self, sendbuf, recvbuf, op=SUM, root=0):
         if self.rank != root and sendbuf is IN_PLACE:
             raise ValueError("Reduce in place is for the root; other ranks pass what they send")
@@ -379,6 +385,12 @@ class Comm:
 
     def Iallreduce(self, sendbuf, recvbuf, op=SUM):
         return self._begun(self.Allreduce, sendbuf, recvbuf, op)
+
+    def Iscan(self, sendbuf, recvbuf, op=SUM):
+        return self._begun(self.Scan, sendbuf, recvbuf, op)
+
+    def Iexscan(self, sendbuf, recvbuf, op=SUM):
+        return self._begun(self.Exscan, sendbuf, recvbuf, op)
 
     def Ireduce(self, sendbuf, recvbuf, op=SUM, root=0):
         return self._begun(self.Reduce, sendbuf, recvbuf, op, root)

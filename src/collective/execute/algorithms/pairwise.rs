@@ -12,9 +12,11 @@
 //! two fragments to each peer at a time, received at the next time in the same order. The slots of
 //! a pipe hold more than those of one time.
 
+use std::ops::Range;
+
 use super::pieces::{ALIGN, PieceCut};
 use super::worker::{Operand, PipeWorker};
-use crate::collective::call::Operation;
+use crate::collective::call::{Operation, Side};
 use crate::collective::region::PIPE_SLOTS;
 use crate::collective::rendezvous::members::{PerMember, fill};
 use crate::collective::transport::link::Link;
@@ -36,8 +38,13 @@ fn others<L: Link>(worker: &PipeWorker<'_, L>) -> impl Iterator<Item = usize> + 
 /// Does any operation but those of two shots and those that are done on a star.
 pub(super) fn one_shot<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
     let block = worker.call.block_len()?;
-    let plan =
-        PairwisePlan { operation: worker.call.operation, me: worker.me(), root: worker.call.root, block };
+    let plan = PairwisePlan {
+        operation: worker.call.operation,
+        me: worker.me(),
+        n: worker.n(),
+        root: worker.call.root,
+        block,
+    };
     let cut = PieceCut::for_pipeline(block, worker.pipes.slot_len());
     for time in 0..=cut.n() {
         let (at, len) = cut.piece(time);
@@ -61,6 +68,7 @@ pub(super) fn one_shot<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<()> {
 struct PairwisePlan {
     operation: Operation,
     me: usize,
+    n: usize,
     root: usize,
     /// The length of a block.
     block: u64,
@@ -70,13 +78,10 @@ impl PairwisePlan {
     /// Returns where the block of the input is that goes from `from` to `to`; nothing if there is
     /// none.
     fn input_at(self, from: usize, to: usize) -> Option<u64> {
-        match self.operation {
-            Operation::AllReduce | Operation::AllGather => Some(0),
-            Operation::ReduceScatter | Operation::AllToAll => Some(to as u64 * self.block),
-            Operation::Gather => (to == self.root).then_some(0),
-            Operation::Scatter => (from == self.root).then_some(to as u64 * self.block),
-            _ => unreachable!("{} is done on a star", self.operation),
-        }
+        let (input, output) = self.operation.sides();
+        let is_needed = self.operation.sources(to, self.root, self.n).contains(&from);
+        let first = if matches!(input, Side::Block) { 0 } else { to as u64 * self.block };
+        (is_needed && output.is_there(to, self.root)).then_some(first)
     }
 
     /// Returns where the block that came from `from` belongs in the output, where blocks are not
@@ -120,33 +125,38 @@ impl PairwisePlan {
 
     /// Takes the pieces that all members have sent here, and combines them with this member's own.
     fn combine<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {
-        let own = worker.input(self.input_at(self.me, self.me).unwrap_or(0) + at);
+        let contributors = self.operation.sources(self.me, self.root, self.n);
+        if contributors.is_empty() {
+            return Ok(());
+        }
         let target = worker.output(at);
-        if self.operation == Operation::AllReduce && own == target {
+        if self.operation.combines_a_block() && worker.input(at) == target {
             // In place, and perhaps not sent yet by the proxy.
             worker.pipes.flush_all()?;
         }
-        combine_all(worker, own, target, len)
+        let own = worker.input(self.input_at(self.me, self.me).unwrap_or(0) + at);
+        combine_all(worker, own, target, contributors, len)
     }
 }
 
-/// Combines the next fragment of every other member with `own`, in the order of the members, at
+/// Combines the next fragment of each of `contributors` with `own`, in the order of the members, at
 /// `target`.
 fn combine_all<L: Link>(
     worker: &mut PipeWorker<'_, L>,
     own: HeapOffset,
     target: HeapOffset,
+    contributors: Range<usize>,
     len: u64,
 ) -> Result<()> {
-    let (me, n) = (worker.me(), worker.n());
+    let me = worker.me();
     let part = |member| {
         let at = if member == me { own } else { worker.pipes.receive(member)? };
         Ok(Operand { at, fresh: true })
     };
     let mut parts = PerMember::new();
-    fill(&mut parts, (0..n).map(part))?;
+    fill(&mut parts, contributors.clone().map(part))?;
     worker.combine(&parts, target, len, true)?;
-    others(worker).for_each(|peer| worker.pipes.release(peer));
+    others(worker).filter(|peer| contributors.contains(peer)).for_each(|peer| worker.pipes.release(peer));
     Ok(())
 }
 
@@ -208,7 +218,7 @@ impl Shares {
             return Ok(());
         }
         let (own, target) = (worker.input(at), worker.output(at));
-        combine_all(worker, own, target, len)?;
+        combine_all(worker, own, target, 0..worker.n(), len)?;
         others(worker).try_for_each(|peer| worker.pipes.send(peer, target, len))
     }
 

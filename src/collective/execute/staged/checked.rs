@@ -131,6 +131,8 @@ impl StagedCall {
         if members.checksums {
             let (start, len) = (part.start(), part.len());
             let own = match &call.output {
+                // Each member has another result.
+                _ if call.operation.is_prefix() => None,
                 Output::None => None,
                 output => Some(output.contents().place(members.view(), start, len)?.crc32c(0, len)?),
             };

@@ -46,7 +46,7 @@ use crate::collective::plan::Prestaged;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::error::Result;
 use crate::heap::Region;
-use crate::reduce::{Source, SourcePlace, Target};
+use crate::reduce::{Reducer, Source, SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
 use slots::{Slots, StagedPiece};
 pub(crate) use staging::prestage;
@@ -69,6 +69,13 @@ struct StagedPart {
     piece: StagedPiece,
     block: u64,
     bytes: Range<u64>,
+}
+
+/// What is combined into prefixes.
+struct Combined<'a> {
+    operation: Operation,
+    reducer: Reducer,
+    part: &'a StagedPart,
 }
 
 impl StagedPart {
@@ -194,7 +201,7 @@ impl StagedCall {
     ) -> Result<()> {
         let (me, n) = (members.me(), members.n_members());
         match call.operation {
-            Operation::AllReduce | Operation::Reduce => {
+            operation if operation.combines_a_block() => {
                 let part = StagedPart::new(piece, 0, self.slots.share(members, me, piece));
                 self.reduce::<WATCHED>(members, call, &part)
             }
@@ -215,9 +222,67 @@ impl StagedCall {
         self.slots.slot(members, member, self.behind[member], part)
     }
 
+    /// Combines `part` of the inputs into the results of all members that get one.
+    fn combine(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
+        if call.operation.is_prefix() {
+            return self.combine_prefixes(members, call, part);
+        }
+        self.combine_for_all(members, call, part)
+    }
+
+    /// Combines `part` of the inputs up to each member into the result of that: from the last one
+    /// on, since a result replaces an input that members before it have no part of.
+    fn combine_prefixes(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
+        let (view, at, len) = (members.view(), part.start(), part.len());
+        let reducer = call.reducer.clone().expect("an operation that reduces has a reducer");
+        let combined = Combined { operation: call.operation, reducer, part };
+        receivers(members, call).rev().try_for_each(|receiver| {
+            if receiver != members.me() {
+                let (span, offset) = self.staged(members, receiver, part)?;
+                let target = Target::Shared(span, offset);
+                return self.combine_prefix(
+                    members,
+                    &combined,
+                    call.source(view, at, len)?,
+                    receiver,
+                    target,
+                );
+            }
+            let own = call.input.place(view, at, len)?;
+            match call.output.target(view, at, len)? {
+                Some(target) => self.combine_prefix(members, &combined, own, receiver, target),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Combines `part` of the inputs up to `receiver`, `own` of this member, into `target`.
+    fn combine_prefix(
+        &self,
+        members: &Members,
+        combined: &Combined<'_>,
+        own: SourcePlace<'_>,
+        receiver: usize,
+        target: Target<'_>,
+    ) -> Result<()> {
+        let contributors = combined.operation.sources(receiver, 0, members.n_members());
+        let (n_combined, mut sources) = (contributors.len(), PerMember::new());
+        let source = |member| {
+            if member == members.me() {
+                return Ok(Source::fresh(own));
+            }
+            let (span, offset) = self.staged(members, member, combined.part)?;
+            Ok(Source::fresh(SourcePlace::Shared(span, offset)))
+        };
+        fill(&mut sources, contributors.map(source))?;
+        let scalars = self.scalars.get(..n_combined).unwrap_or_default();
+        let count = combined.part.len() / self.slots.size;
+        combined.reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)
+    }
+
     /// Combines `part` of all inputs, this member's own where it lies, into its output, which comes
     /// first if there is one, and over what the other members have staged that get the result.
-    fn combine(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
+    fn combine_for_all(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
         let (view, len) = (members.view(), part.len());
         let input_at = part.block * call.block_len()? + part.start();
@@ -334,11 +399,7 @@ impl StagedCall {
 
 /// Returns the members in whose staging area the results of `call` are left.
 fn receivers(members: &Members, call: &Call<'_>) -> Range<usize> {
-    match call.operation {
-        Operation::AllReduce => 0..members.n_members(),
-        Operation::Reduce => call.root..call.root + 1,
-        _ => 0..0,
-    }
+    call.operation.receivers(call.root, members.n_members())
 }
 
 /// Returns those but this member.

@@ -68,7 +68,7 @@ impl Slots {
         oversubscribed: bool,
     ) -> Self {
         let (size, blocks) = (data_type.size() as u64, operation.blocks(n_members).0);
-        let returns = matches!(operation, Operation::AllReduce | Operation::Reduce);
+        let returns = operation.combines_a_block();
         let is_close = returns && (oversubscribed || n_members == 2);
         let lag = if is_close { 1 } else { LAG };
         let slot_len = SLOTS_LEN / (2 * lag);
