@@ -10,9 +10,9 @@ use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{AlgorithmMismatch, CustomAlgorithm, Registration};
 use crate::collective::execute::planned::PlanRunner;
-use crate::collective::plan::shelf::{ShelvedPlan, operation_of};
-use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::rendezvous::post::Post;
+use crate::collective::strategy::shelf::{ShelvedPlan, operation_of};
+use crate::collective::strategy::tuning::{Table, Tuning};
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 

@@ -3,14 +3,15 @@
 //! | step | by what | gives |
 //! |---|---|---|
 //! | [`Planner::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
-//! | [`CallAttempt::settled`] | where all buffers lie, how long earlier calls took | a [`Plan`] |
+//! | [`CallAttempt::settled`] | where all buffers lie, times of earlier calls | a [`Strategy`] |
 //!
 //! The first comes before anything is posted, the second once all members have posted. An
 //! [`attempt`] leads from one to the other, and measures. An eager call is done as it is proposed,
-//! since its post carries the data. What executes a plan (`execute`) decides nothing.
+//! since its post carries the data. What executes a strategy (`execute`)
+//! decides nothing.
 //!
 //! # Invariants
-//! - All members come to the same plan. It follows from the calls of the communicator, from the
+//! - All members come to the same strategy. It follows from the calls of the communicator, from the
 //!   table that all have agreed on, and from what members have posted. Only whether a member stages
 //!   before it posts depends on its own buffers, which it posts.
 //! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked
@@ -97,7 +98,7 @@ pub(crate) struct PlansByTable {
 
 /// How all members do a call, now that all of them have posted where their buffers lie.
 #[derive(Clone, Copy)]
-pub(crate) struct Plan<'p> {
+pub(crate) struct Strategy<'p> {
     pub(crate) execution: Execution<'p>,
     /// The same in words that all ranks know.
     pub(crate) choice: Choice,
@@ -421,7 +422,7 @@ impl Planner {
         call: &Call<'_>,
         me: usize,
         posts: impl Fn(usize) -> Post<'p> + Copy,
-    ) -> Result<Plan<'_>> {
+    ) -> Result<Strategy<'_>> {
         let n = self.n_members;
         let in_heap = (0..n).all(|member| posts(member).buffers().are_reachable(call.operation));
         let way = self.settled_way(proposal, call, in_heap);
@@ -436,7 +437,7 @@ impl Planner {
                 (Execution::ByPlan { index, compiled: self.shelf.compiled(index, call, n) }, false)
             }
         };
-        Ok(Plan { execution, choice: way.choice(), is_measured })
+        Ok(Strategy { execution, choice: way.choice(), is_measured })
     }
 
     /// Settles how members do a call by two shots: over each other's buffers, or over what each
