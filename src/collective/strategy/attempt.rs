@@ -74,7 +74,7 @@ impl CallAttempt<'_> {
 
     /// Returns execution plan number `index`, the proposed one, as it was compiled for `call`.
     pub(crate) fn compiled(&mut self, index: usize, call: &Call<'_>) -> &CompiledPlan {
-        self.planner.shelf.compiled(index, call, self.planner.n_members)
+        self.planner.registered.compiled(index, call, self.planner.n_members)
     }
 }
 
