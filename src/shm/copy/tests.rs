@@ -39,7 +39,7 @@ fn a_copy_of_any_length_and_purpose_copies_exactly_the_bytes_it_is_given() {
     for purpose in [StorePurpose::PutReadSoon, StorePurpose::Put, StorePurpose::Get] {
         for len in lengths() {
             // Often enough for the tuner to have both ways in trial.
-            for _ in 0..if len < plan::SHORT || cfg!(miri) { 1 } else { 20 } {
+            for _ in 0..if len < strategy::SHORT || cfg!(miri) { 1 } else { 20 } {
                 check(len, 3, 5, |source, target| {
                     // SAFETY: `check` hands out `len` bytes of two vectors.
                     unsafe { copy(source, target, len, purpose) }
