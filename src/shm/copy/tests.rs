@@ -11,7 +11,7 @@ fn check(len: usize, source_offset: usize, target_offset: usize, copy: impl Fn(*
     assert!(target[target_offset + len..].iter().all(|&byte| byte == GUARD), "behind, len {len}");
 }
 
-/// All short lengths, and long ones around the turns of the loops and the limits of the plan.
+/// All short lengths, and long ones around the turns of the loops and the limits of the strategy.
 fn lengths() -> impl Iterator<Item = usize> {
     const LONG: [usize; 13] =
         [511, 512, 513, 2047, 2048, 2049, 4095, 4096, 4097, 65_535, 65_536, 70_001, 1 << 20];
