@@ -21,8 +21,8 @@ use crate::output;
 /// More ranks than there can be.
 pub(crate) fn cores(n_ranks: u32, args: &JobArgs) -> Result<Vec<Option<u32>>> {
     let launch = Launch::new(n_ranks)?.proxy(ProxyMode::from(args.proxy));
-    let plan = launch.pin(!args.no_pin).one_core_each().plan();
-    let core = |rank| Ok(plan.placement(DeviceName::Rank(Rank::new(rank, n_ranks)?)).cpu);
+    let pinning = launch.pin(!args.no_pin).one_core_each().pinning();
+    let core = |rank| Ok(pinning.placement(DeviceName::Rank(Rank::new(rank, n_ranks)?)).cpu);
     (0..n_ranks).map(core).collect()
 }
 

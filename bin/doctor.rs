@@ -65,7 +65,7 @@ pub(crate) struct HostFinding {
 
 /// The job that the machine has to carry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlannedJob {
+pub(crate) struct JobSize {
     /// Device processes.
     pub(crate) ranks: u32,
     /// Where the proxies run.
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;
     }
-    let job = PlannedJob { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
+    let job = JobSize { ranks: args.ranks, proxy: args.proxy, heap: args.heap };
     let mut findings = examine(&HostFiles::new(), job);
     findings.extend(trial::examine(job)?);
     let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Severity::Ok);
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     Ok(if verdict == Severity::Bad { failure::FAILED } else { failure::DONE })
 }
 
-fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
+fn examine(host: &HostFiles, job: JobSize) -> Vec<HostFinding> {
     let mut findings = cores::examine(host, job);
     findings.extend(memory::examine(host, job));
     findings.extend(limits::examine(job));
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_finding_that_is_not_ok_comes_with_advice() {
-        let job = PlannedJob { ranks: 64, proxy: ProxyPlace::Thread, heap: 1 << 50 };
+        let job = JobSize { ranks: 64, proxy: ProxyPlace::Thread, heap: 1 << 50 };
         for finding in examine(&HostFiles::new(), job) {
             assert_eq!(finding.verdict != Severity::Ok, finding.advice.is_some(), "{finding:?}");
             let lines =
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_tells_nothing_is_still_examined() {
-        let job = PlannedJob { ranks: 2, proxy: ProxyPlace::Process, heap: 1 << 20 };
+        let job = JobSize { ranks: 2, proxy: ProxyPlace::Process, heap: 1 << 20 };
         assert!(!examine(&HostFiles::at("/nonexistent"), job).is_empty());
     }
 

@@ -47,7 +47,7 @@ use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::PerfReport;
 use crate::{device_job, failure, file, tuning};
-use plan::{PATIENCE_MS, PerfPlan};
+use plan::{PATIENCE_MS, PerfSpec};
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;
@@ -219,8 +219,8 @@ fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
     Ok(jobs::run(&plan, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
 }
 
-fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfPlan> {
+fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfSpec> {
     let one_core = device_job::share_a_core(&args.job)?;
-    let plan = PerfPlan::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
-    Ok(PerfPlan { patience_ms: PATIENCE_MS, rounds: rounds_of(args.sweep.iters), ..plan })
+    let plan = PerfSpec::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
+    Ok(PerfSpec { patience_ms: PATIENCE_MS, rounds: rounds_of(args.sweep.iters), ..plan })
 }

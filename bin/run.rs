@@ -78,7 +78,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let orphans = Orphans::adopt();
     let launch = job(args)?;
     if !args.quiet {
-        output::note(&launch.plan().to_string());
+        output::note(&launch.pinning().to_string());
         log::hint_of_ranks().iter().for_each(|hint| output::note(hint));
     }
     let mut lines = Lines::new(launch.job_id());

@@ -30,7 +30,7 @@ use crate::output::{self, Look};
 use crate::planned::PlannedTest;
 use crate::units::parse_timeout;
 use crate::{failure, file};
-use plan::{TuneFigure, TunePlan, VARIABLE};
+use plan::{TuneFigure, TuneSpec, VARIABLE};
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
@@ -185,24 +185,24 @@ fn target(args: &TuneArgs) -> Result<PathBuf> {
 ///
 /// # Errors
 /// A directory that cannot be read or has something else in it, or too many plans.
-fn plans(args: &TuneArgs) -> Result<Vec<(u32, TunePlan)>> {
+fn plans(args: &TuneArgs) -> Result<Vec<(u32, TuneSpec)>> {
     let directory = args.plans.as_deref().filter(|directory| !directory.as_os_str().is_empty());
     let planned = directory.map_or(Ok(Vec::new()), PlannedTest::all)?;
-    let plan = |ranks| Ok((ranks, TunePlan::new(args.quick, ranks, &planned)?));
+    let plan = |ranks| Ok((ranks, TuneSpec::new(args.quick, ranks, &planned)?));
     args.ranks().into_iter().map(plan).collect()
 }
 
 /// Runs the jobs, and gives each an equal share of the time that is left.
-fn measure(args: &TuneArgs, plans: &[(u32, TunePlan)]) -> Result<Vec<TuneFigure>> {
+fn measure(args: &TuneArgs, plans: &[(u32, TuneSpec)]) -> Result<Vec<TuneFigure>> {
     let deadline = Instant::now() + args.time();
-    let points = |(ranks, plan): &(u32, TunePlan)| plan.points(*ranks).len() as u64;
+    let points = |(ranks, plan): &(u32, TuneSpec)| plan.points(*ranks).len() as u64;
     let progress = output::progress(plans.iter().map(points).sum());
     let mut figures: Vec<TuneFigure> = Vec::new();
     for (index, (n_ranks, plan)) in plans.iter().enumerate() {
         progress.set_message(format!("{n_ranks} ranks"));
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (plans.len() - index) as u64;
-        let plan = TunePlan { budget_ms, ..plan.clone() };
+        let plan = TuneSpec { budget_ms, ..plan.clone() };
         let order = DeviceCommand {
             command: DEVICE_COMMAND,
             // Figures must not depend on an older table.

@@ -12,7 +12,7 @@ use shmccl_harness::test::{Test, TestChannel};
 use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
-use crate::perf::plan::{CollectiveSettings, PerfPlan};
+use crate::perf::plan::{CollectiveSettings, PerfSpec};
 
 use crate::perf::report::PerfReport;
 use crate::perf::{jobs, note_siblings};
@@ -64,7 +64,7 @@ pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
         let mut rows = Vec::new();
         for (name, tests) in jobs {
             progress.set_message(*name);
-            let plan = PerfPlan {
+            let plan = PerfSpec {
                 tests: tests.to_vec(),
                 sizes: sizes.clone(),
                 figure_ms: FIGURE_MS,
@@ -128,7 +128,7 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let common = plan(args)?;
-    let common = PerfPlan { rounds: common.rounds.min(ROUNDS_OF_ALGORITHMS), ..common };
+    let common = PerfSpec { rounds: common.rounds.min(ROUNDS_OF_ALGORITHMS), ..common };
     let jobs: Vec<_> = sizes
         .iter()
         .flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)))
@@ -141,7 +141,7 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
         let mut rows = Vec::new();
         for (bytes, channel, algorithms) in &jobs {
             // No time is given: the least number of slices takes long enough.
-            let plan = PerfPlan {
+            let plan = PerfSpec {
                 tests: vec![(test, None)],
                 sizes: vec![*bytes],
                 collective: Some(settings(operation, *channel, algorithms.clone())),
@@ -200,17 +200,17 @@ fn whole_blocks(sizes: &[u64], operation: Operation, n_ranks: u32) -> Vec<u64> {
 }
 
 /// Returns what all jobs of a comparison have in common. Says so if ranks have to share a core.
-fn plan(args: &CompareArgs) -> Result<PerfPlan> {
+fn plan(args: &CompareArgs) -> Result<PerfSpec> {
     let one_core = device_job::share_a_core(&args.job)?;
     device_job::note_shared_core(one_core);
-    Ok(PerfPlan {
+    Ok(PerfSpec {
         iters: args.sweep.iters,
         warmup: args.sweep.warmup_iters,
         check: args.sweep.check(),
         one_core,
         proxy: args.job.proxy,
         rounds: rounds_of(args.sweep.iters),
-        ..PerfPlan::of_nothing()
+        ..PerfSpec::of_nothing()
     })
 }
 

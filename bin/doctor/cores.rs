@@ -3,14 +3,14 @@
 
 use shmccl_harness::cores::allowed_cpus;
 
-use super::{HostFinding, PlannedJob};
+use super::{HostFinding, JobSize};
 use crate::flags::ProxyPlace;
 
 use crate::host::HostFiles;
 use crate::units::{format_runs, three_digits};
 
 /// Checks cores, siblings, NUMA nodes, spinning threads and the clock.
-pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
+pub(super) fn examine(host: &HostFiles, job: JobSize) -> Vec<HostFinding> {
     let allowed = allowed_cpus();
     let quota = host.cgroup_limits().cpus;
     vec![
@@ -79,7 +79,7 @@ fn numa(host: &HostFiles, allowed: &[usize]) -> HostFinding {
 }
 
 /// Checks that device threads and proxies, which spin while they wait, have a core each.
-fn spinners(cores: usize, quota: Option<f64>, job: PlannedJob) -> HostFinding {
+fn spinners(cores: usize, quota: Option<f64>, job: JobSize) -> HostFinding {
     let topic = "spinners";
     let ranks = job.ranks as usize;
     let (proxies, which) = match job.proxy {
@@ -135,8 +135,8 @@ mod tests {
     use crate::doctor::Severity;
     use crate::host::tests::Layout;
 
-    fn job(ranks: u32, proxy: ProxyPlace) -> PlannedJob {
-        PlannedJob { ranks, proxy, heap: 1 << 20 }
+    fn job(ranks: u32, proxy: ProxyPlace) -> JobSize {
+        JobSize { ranks, proxy, heap: 1 << 20 }
     }
 
     #[test]

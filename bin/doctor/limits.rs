@@ -6,7 +6,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use shmccl::shm::HostKernel;
 use shmccl::shm::probe::{TriedCalls, try_calls};
 
-use super::{HostFinding, PlannedJob, Severity};
+use super::{HostFinding, JobSize, Severity};
 use crate::units::format_size;
 
 /// The memory of its own that a rank needs, with room for a little more.
@@ -17,7 +17,7 @@ const MAIN_STACK: u64 = 1 << 20;
 
 /// Checks the limits on descriptors, address space, data, file size, locked memory, CPU time and
 /// stack, and system calls.
-pub(super) fn examine(job: PlannedJob) -> Vec<HostFinding> {
+pub(super) fn examine(job: JobSize) -> Vec<HostFinding> {
     let mut findings = vec![
         descriptors(soft(Resource::RLIMIT_NOFILE), job),
         address_space(soft(Resource::RLIMIT_AS), job),
@@ -38,7 +38,7 @@ fn soft(resource: Resource) -> Option<u64> {
 
 /// Checks descriptors: a rank has one per peer, the launcher a socket, a segment and a process per
 /// rank.
-fn descriptors(limit: Option<u64>, job: PlannedJob) -> HostFinding {
+fn descriptors(limit: Option<u64>, job: JobSize) -> HostFinding {
     let topic = "open files";
     let needed = 64 + 4 * u64::from(job.ranks);
     match limit {
@@ -54,7 +54,7 @@ fn descriptors(limit: Option<u64>, job: PlannedJob) -> HostFinding {
 }
 
 /// Checks the address space: every rank maps all heaps.
-fn address_space(limit: Option<u64>, job: PlannedJob) -> HostFinding {
+fn address_space(limit: Option<u64>, job: JobSize) -> HostFinding {
     let window = job.heap.saturating_add(4 << 20).saturating_mul(u64::from(job.ranks));
     let advice =
         format!("every rank maps all heaps, {} in all; raise it: ulimit -v unlimited", format_size(window));
@@ -68,7 +68,7 @@ fn data(limit: Option<u64>) -> HostFinding {
 }
 
 /// Checks the limit on file sizes, which holds for segments: each is a file in memory.
-fn file_size(limit: Option<u64>, job: PlannedJob) -> HostFinding {
+fn file_size(limit: Option<u64>, job: JobSize) -> HostFinding {
     let advice =
         format!("a heap of {} is one file in memory; raise it: ulimit -f unlimited", format_size(job.heap));
     enough("file size", limit, job.heap.saturating_add(4 << 20), advice)
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use crate::flags::ProxyPlace;
 
-    const JOB: PlannedJob = PlannedJob { ranks: 8, proxy: ProxyPlace::Thread, heap: 256 << 20 };
+    const JOB: JobSize = JobSize { ranks: 8, proxy: ProxyPlace::Thread, heap: 256 << 20 };
 
     #[test]
     fn limits_below_what_the_job_may_need_are_told_with_the_command() {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_absurd_heap_is_refused_and_not_wrapped_around() {
-        let job = PlannedJob { heap: u64::MAX, ..JOB };
+        let job = JobSize { heap: u64::MAX, ..JOB };
         assert_eq!(address_space(Some(1 << 40), job).verdict, Severity::Warn);
         assert_eq!(file_size(Some(1 << 40), job).verdict, Severity::Warn);
     }

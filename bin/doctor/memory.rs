@@ -3,26 +3,26 @@
 
 use nix::sys::statvfs::statvfs;
 
-use super::{HostFinding, PlannedJob};
+use super::{HostFinding, JobSize};
 use crate::host::{HostFiles, chosen};
 use crate::units::{format_about, format_size};
 
 /// Checks memory, the control group, `/dev/shm` and huge pages.
-pub(super) fn examine(host: &HostFiles, job: PlannedJob) -> Vec<HostFinding> {
+pub(super) fn examine(host: &HostFiles, job: JobSize) -> Vec<HostFinding> {
     vec![memory(host, job), control_group(host, job), dev_shm(shm_space()), huge_pages(host)]
 }
 
 /// Returns the size of all heaps. A heap is committed as it is allocated, so this is the most that
 /// the job can need.
-fn needed(job: PlannedJob) -> u64 {
+fn needed(job: JobSize) -> u64 {
     job.heap.saturating_mul(u64::from(job.ranks))
 }
 
-fn heaps(job: PlannedJob) -> String {
+fn heaps(job: JobSize) -> String {
     format!("{} heaps of {}", job.ranks, format_size(job.heap))
 }
 
-fn memory(host: &HostFiles, job: PlannedJob) -> HostFinding {
+fn memory(host: &HostFiles, job: JobSize) -> HostFinding {
     let topic = "memory";
     let (Some(total), Some(available)) = (host.meminfo("MemTotal"), host.meminfo("MemAvailable")) else {
         return HostFinding::ok(topic, "unknown");
@@ -38,7 +38,7 @@ fn memory(host: &HostFiles, job: PlannedJob) -> HostFinding {
     HostFinding::ok(topic, found)
 }
 
-fn control_group(host: &HostFiles, job: PlannedJob) -> HostFinding {
+fn control_group(host: &HostFiles, job: JobSize) -> HostFinding {
     let topic = "control group";
     let Some(memory) = host.cgroup_limits().memory else {
         return HostFinding::ok(topic, "no memory limit");
@@ -119,8 +119,8 @@ mod tests {
     use crate::flags::ProxyPlace;
     use crate::host::tests::Layout;
 
-    fn job(ranks: u32, heap: u64) -> PlannedJob {
-        PlannedJob { ranks, proxy: ProxyPlace::Thread, heap }
+    fn job(ranks: u32, heap: u64) -> JobSize {
+        JobSize { ranks, proxy: ProxyPlace::Thread, heap }
     }
 
     #[test]

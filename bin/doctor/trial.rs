@@ -9,12 +9,12 @@ use shmccl::Error;
 use shmccl::collective::tuning::{Table, VARIABLE, usual_file};
 use shmccl_harness::jobs::LAST_WORDS;
 
-use super::{HostFinding, PlannedJob};
+use super::{HostFinding, JobSize};
 use crate::device_job::{DeviceCommand, carry_out};
 use crate::failure;
 use crate::flags::JobArgs;
 use crate::perf::jobs::DEVICE_COMMAND;
-use crate::perf::plan::{self, PerfPlan};
+use crate::perf::plan::{self, PerfSpec};
 use crate::units::format_ns;
 
 /// The longest time for ranks to meet.
@@ -24,16 +24,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// [`Error::Interrupted`].
-pub(super) fn examine(job: PlannedJob) -> Result<Vec<HostFinding>> {
+pub(super) fn examine(job: JobSize) -> Result<Vec<HostFinding>> {
     let table = tuning_table(std::env::var_os(VARIABLE));
     Ok(vec![table, start(job)?])
 }
 
-fn start(job: PlannedJob) -> Result<HostFinding> {
+fn start(job: JobSize) -> Result<HostFinding> {
     let topic = "a job";
     let args =
         JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false, plans: None };
-    let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfPlan::of_nothing())?)];
+    let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfSpec::of_nothing())?)];
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
     let (heap_len, heap_of) = (job.heap, "--heap");

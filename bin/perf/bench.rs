@@ -27,7 +27,7 @@ use shmccl_harness::sync::{PairSync, RankPair};
 use shmccl_harness::test::{Test, TestChannel};
 
 use super::buffers::PairBuffers;
-use super::plan::{MatrixFigure, PerfPlan};
+use super::plan::{MatrixFigure, PerfSpec};
 use crate::output;
 pub(crate) use with_channel;
 
@@ -52,7 +52,7 @@ pub(crate) type TestResult = Result<()>;
 /// One test over one channel.
 pub(crate) struct TestBench<'a> {
     pub(crate) comm: &'a mut Communicator,
-    pub(crate) plan: &'a PerfPlan,
+    pub(crate) plan: &'a PerfSpec,
     pub(crate) test: Test,
     pub(crate) channel: Option<TestChannel>,
     pub(crate) pair: RankPair,
@@ -81,7 +81,7 @@ impl<'a> TestBench<'a> {
     /// None in a job that is intact.
     pub(crate) fn new(
         comm: &'a mut Communicator,
-        plan: &'a PerfPlan,
+        plan: &'a PerfSpec,
         test: Test,
         channel: Option<TestChannel>,
         pair: RankPair,

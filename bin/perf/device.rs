@@ -15,7 +15,7 @@ use super::buffers::PairBuffers;
 use super::collective;
 use super::links::SignalEnd;
 use super::ping_pong::{PingPong, YieldHandoff};
-use super::plan::{PerfPlan, VARIABLE};
+use super::plan::{PerfSpec, VARIABLE};
 use super::rate::{MESSAGE, WINDOW};
 use super::transfer::{BulkTransfer, PlainCopy, TransferDirection};
 
@@ -25,7 +25,7 @@ use super::transfer::{BulkTransfer, PlainCopy, TransferDirection};
 /// Whatever the job fails with; a process that is no member of one.
 pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl perf` only"))?;
-    let plan: PerfPlan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
+    let plan: PerfSpec = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
         Some(JoinedAs::Device(mut comm)) => {
             if plan.tests.is_empty() {
@@ -54,7 +54,7 @@ fn add_up(comm: &mut Communicator) -> Result<()> {
 
 fn run_test(
     comm: &mut Communicator,
-    plan: &PerfPlan,
+    plan: &PerfSpec,
     test: Test,
     channel: Option<TestChannel>,
     pair: RankPair,

@@ -8,7 +8,7 @@ use shmccl_harness::jobs::LAST_WORDS;
 use shmccl_harness::report::PerfRow;
 use shmccl_harness::test::Test;
 
-use super::plan::{PerfPlan, VARIABLE};
+use super::plan::{PerfSpec, VARIABLE};
 use crate::device_job::{DeviceCommand, carry_out};
 use crate::flags::JobArgs;
 
@@ -29,7 +29,7 @@ pub(crate) struct Finished {
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
 pub(crate) fn run(
-    plan: &PerfPlan,
+    plan: &PerfSpec,
     ranks: u32,
     args: &JobArgs,
     on_row: &mut dyn FnMut(&PerfRow),
@@ -50,7 +50,7 @@ pub(crate) fn run(
 /// # Errors
 /// The first cause when a process fails; the first error of `on_line`.
 pub(crate) fn supervise(
-    plan: &PerfPlan,
+    plan: &PerfSpec,
     ranks: u32,
     args: &JobArgs,
     on_line: &mut dyn FnMut(&str) -> Result<()>,

@@ -14,7 +14,7 @@ use shmccl_harness::test::Test;
 
 use crate::flags::JobArgs;
 use crate::perf::jobs;
-use crate::perf::plan::PerfPlan;
+use crate::perf::plan::PerfSpec;
 
 /// Starts jobs of `ranks` processes that do one all_reduce, again and again. Between them it starts
 /// as many processes that have nothing to do with each other: the limit.
@@ -22,7 +22,7 @@ use crate::perf::plan::PerfPlan;
 /// # Errors
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, effort: Effort, args: &JobArgs) -> Result<PerfRow> {
-    let plan = PerfPlan::of_nothing();
+    let plan = PerfSpec::of_nothing();
     let mut slices = Slices::of_means(1);
     let [fewest, most] = effort.iters.map_or([effort.fewest_slices, ENOUGH_FOR_P99], |iters| [iters; 2]);
     let (started, mut jobs) = (Instant::now(), 0);

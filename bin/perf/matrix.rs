@@ -14,7 +14,7 @@ use shmccl_harness::test::{Test, TestChannel};
 
 use super::flags::PerfArgs;
 use super::jobs;
-use super::plan::{MatrixSettings, PerfPlan};
+use super::plan::{MatrixSettings, PerfSpec};
 use crate::device_job;
 pub(crate) use heat::text as svg;
 pub(crate) use view::text;
@@ -34,7 +34,7 @@ const MOST_RANKS: usize = 8;
 pub(crate) fn run(
     args: &PerfArgs,
     channel: TestChannel,
-    plan: PerfPlan,
+    plan: PerfSpec,
     progress: &ProgressBar,
 ) -> Result<Vec<PerfRow>> {
     let cores = allowed_cpus().len();
@@ -48,7 +48,7 @@ pub(crate) fn run(
         cores: device_job::cores(n_ranks, &args.job)?,
         oversubscribed: n_ranks as usize > cores,
     };
-    let plan = PerfPlan {
+    let plan = PerfSpec {
         tests: vec![(Test::P2p, Some(channel))],
         sizes: vec![settings.bandwidth_bytes, settings.latency_bytes],
         matrix: Some(settings),

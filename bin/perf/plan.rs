@@ -27,7 +27,7 @@ const PROXIES_ASLEEP_AFTER: Duration = Duration::from_millis(3);
 
 /// The tests of one job. Every rank does them, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PerfPlan {
+pub(crate) struct PerfSpec {
     /// The tests, and the channel of each.
     pub(crate) tests: Vec<(Test, Option<TestChannel>)>,
     /// Sizes, for the tests that have them.
@@ -56,7 +56,7 @@ pub(crate) struct PerfPlan {
     pub(crate) matrix: Option<MatrixSettings>,
 }
 
-impl PerfPlan {
+impl PerfSpec {
     /// Makes a plan of `tests` over `sizes` as the flags say, without patience.
     pub(crate) fn new(
         tests: Vec<(Test, Option<TestChannel>)>,

@@ -16,7 +16,7 @@ use shmccl_harness::report::Memory;
 use shmccl_harness::sync::{AllSync, Gathering, RankAverage};
 use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
-use super::plan::{TuneFigure, TunePlan, TunePoint, VARIABLE};
+use super::plan::{TuneFigure, TunePoint, TuneSpec, VARIABLE};
 use super::rounds;
 use crate::output;
 
@@ -26,7 +26,7 @@ use crate::output;
 /// Those of the job.
 pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl tune` only"))?;
-    let plan: TunePlan = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
+    let plan: TuneSpec = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
     match join_job()? {
         Some(JoinedAs::Device(mut comm)) => {
             TuningDevice::new(&mut comm, &plan)?.run(&plan)?;
@@ -49,7 +49,7 @@ struct TuningDevice<'c> {
 }
 
 impl<'c> TuningDevice<'c> {
-    fn new(comm: &'c mut Communicator, plan: &TunePlan) -> Result<Self> {
+    fn new(comm: &'c mut Communicator, plan: &TuneSpec) -> Result<Self> {
         let elements = plan.points(comm.n_ranks()).iter().map(|point| point.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
         let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
@@ -62,7 +62,7 @@ impl<'c> TuningDevice<'c> {
     }
 
     /// Measures all points of the plan, and gives each an equal share of the time that is left.
-    fn run(&mut self, plan: &TunePlan) -> Result<()> {
+    fn run(&mut self, plan: &TuneSpec) -> Result<()> {
         let deadline = Instant::now() + Duration::from_millis(plan.budget_ms);
         let points = plan.points(self.comm.n_ranks());
         for (index, point) in points.iter().enumerate() {

@@ -28,7 +28,7 @@ const ELEMENT: u64 = size_of::<f32>() as u64;
 
 /// What one job measures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TunePlan {
+pub(crate) struct TuneSpec {
     /// Whether few sizes are enough.
     pub(crate) quick: bool,
     /// How long the job is to take, in milliseconds.
@@ -52,7 +52,7 @@ pub(crate) struct TunePoint {
     pub(crate) len: u64,
 }
 
-impl TunePlan {
+impl TuneSpec {
     /// Plans to measure with `n_ranks`, with those of the `planned` that are for as many.
     ///
     /// # Errors

@@ -5,8 +5,8 @@
 //! | folder | holds |
 //! |---|---|
 //! | `call` | what is asked: [`Call`], [`Operation`], [`CallSignature`], [`Algorithm`], buffers |
-//! | `engine` | one call after the other: plan, announce, execute, or end the epoch |
-//! | `plan` | how a call is done: the one place that decides, by [tables](tuning) and measurement |
+//! | `engine` | one call after the other: propose, announce, execute, or end the epoch |
+//! | `strategy` | how a call is done: decided here alone, by [tables](tuning) and measurement |
 //! | `rendezvous` | who is in what call: posts, waits, and what members disagree on |
 //! | `execute` | doing it: each of the ways below |
 //! | `transport` | bytes from one member to another: pipes over either kind of channel |
@@ -37,10 +37,10 @@ mod call;
 mod engine;
 mod execute;
 mod message;
-mod plan;
 mod region;
 mod rendezvous;
 pub mod semantics;
+mod strategy;
 mod transport;
 
 pub(crate) use call::footprint::MemberMemory;
@@ -52,13 +52,13 @@ pub(crate) use call::{BlockLayout, CallBlock, Choice, Input, Output, Receipt, Si
 pub(crate) use engine::{CALL_NAMES, Engine, group, open::OpenMessages};
 pub use execute::custom::{AlgorithmMismatch, CustomAlgorithm, Place, Registration, Steps};
 pub(crate) use execute::zero_copy::share as share_of;
-pub(crate) use plan::Planner;
-pub use plan::library::PLANS_VARIABLE;
-pub(crate) use plan::library::from_environment as plans_from_environment;
-pub use plan::tuning;
 pub(crate) use region::lease::{GONE, LEFT, RegionOwner};
 pub(crate) use region::{CommLayout, LAP, TURNS};
 pub(crate) use rendezvous::at_barrier::{call_met, call_proposed, can_agree, proposed};
 pub(crate) use rendezvous::board::posted_signature;
 pub(crate) use rendezvous::members::{PerMember, fill};
+pub(crate) use strategy::Planner;
+pub use strategy::library::PLANS_VARIABLE;
+pub(crate) use strategy::library::from_environment as plans_from_environment;
+pub use strategy::tuning;
 pub(crate) use transport::OpenPorts;

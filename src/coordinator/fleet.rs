@@ -42,7 +42,7 @@ use crate::shm::HostKernel;
 use crate::shm::system::pidfd_signal;
 use crate::shm::undivided::undivided;
 use crate::sync::grace::Grace;
-use crew::{Crew, FleetPlan};
+use crew::{Crew, FleetSpec};
 
 /// How long processes that are told to end may take for it.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
@@ -199,7 +199,7 @@ impl Fleet {
             let (name, expected) = ("the number of devices", "1024 at most");
             return Err(Error::InvalidArgument { name, value: count as u64, expected });
         }
-        let plan = FleetPlan {
+        let spec = FleetSpec {
             directory: directory.clone(),
             program: program.clone(),
             kinds: kinds.iter().cloned().map(Arc::new).collect(),
@@ -208,7 +208,7 @@ impl Fleet {
         let (stop, stop_pipe) = UnixStream::pair().map_err(|error| resource_error(ACTION, error))?;
         let (sender, started) = channel();
         let builder = std::thread::Builder::new().name("shmccl fleet".to_owned()).stack_size(256 << 10);
-        let run = move || Crew::new(plan, options.restarts).run(&stop_pipe, &sender, on_end);
+        let run = move || Crew::new(spec, options.restarts).run(&stop_pipe, &sender, on_end);
         let thread = undivided(|| builder.spawn(run)).map_err(|error| resource_error(ACTION, error))?;
         let mut fleet = Self {
             devices: Vec::new(),

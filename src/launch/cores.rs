@@ -70,21 +70,21 @@ pub(crate) fn claim(core: usize) -> bool {
     })
 }
 
-/// Finds the cores of `cores` that other jobs had at the first call, `plan`s around them, and
-/// claims what `firsts` names of the plan. Plans again if another launcher is quicker.
-pub(super) fn plan_around<P>(
+/// Finds the cores of `cores` that other jobs had at the first call, has `pin` work around them,
+/// and claims what `firsts` names of that. Does so again if another launcher is quicker.
+pub(super) fn pin_around<P>(
     cores: &[PhysicalCore],
-    plan: impl Fn(&BTreeSet<usize>) -> P,
+    pin: impl Fn(&BTreeSet<usize>) -> P,
     firsts: impl Fn(&P) -> Vec<usize>,
 ) -> P {
     let look = || cores.iter().flatten().copied().filter(|core| is_taken(*core)).collect();
     let mut taken = with_own(|own| own.taken.get_or_insert_with(look).clone());
     loop {
-        let plan = plan(&taken);
-        let wanted: Vec<_> = firsts(&plan).into_iter().filter(|core| !taken.contains(core)).collect();
+        let pinning = pin(&taken);
+        let wanted: Vec<_> = firsts(&pinning).into_iter().filter(|core| !taken.contains(core)).collect();
         let lost: Vec<_> = wanted.into_iter().filter(|core| !claim(*core)).collect();
         if lost.is_empty() {
-            return plan;
+            return pinning;
         }
         taken.extend(lost);
         with_own(|own| own.taken = Some(taken.clone()));

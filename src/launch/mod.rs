@@ -61,7 +61,7 @@ pub use hang::HangRule;
 pub use job::{LaunchedAs, launch, launch_threads, spawn_threads};
 pub use leftovers::{Leftover, clean};
 pub use observer::{Observer, OutputBacklog, OutputLine, OutputStream};
-pub use pin::PinPlan;
+pub use pin::Pinning;
 
 use crate::bootstrap::{Offer, Options, ProxyMode, SegmentBacking};
 use crate::epoch_id::{FIRST_EPOCH, fresh_job_id};
@@ -401,8 +401,8 @@ impl Launch {
     /// several cores for a process shares the others with later jobs, and the system moves its
     /// threads aside.
     #[must_use]
-    pub fn plan(&self) -> PinPlan {
-        PinPlan::new(self.n_ranks, self.options.proxy, self.pin, self.one_core_each)
+    pub fn pinning(&self) -> Pinning {
+        Pinning::new(self.n_ranks, self.options.proxy, self.pin, self.one_core_each)
     }
 
     fn held_program(&self) -> Option<held::HeldProgram> {

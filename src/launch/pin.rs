@@ -17,7 +17,7 @@ use crate::error::DeviceName;
 
 /// The cores of a job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PinPlan {
+pub struct Pinning {
     n_ranks: usize,
     proxy: ProxyMode,
     /// The cores of each process in the order of ids, which begins again behind the last; never
@@ -30,8 +30,8 @@ pub struct PinPlan {
     taken: BTreeSet<usize>,
 }
 
-impl PinPlan {
-    /// Plans for the cores in the calling thread's affinity mask, and claims them. Processes have
+impl Pinning {
+    /// Assigns the cores in the calling thread's affinity mask, and claims them. Processes have
     /// `one_each`, or several where there are several for each.
     pub(super) fn new(n_ranks: u32, proxy: ProxyMode, pin: bool, one_each: bool) -> Self {
         let (cores, n_ranks) = (cores::allowed(), n_ranks as usize);
@@ -42,8 +42,8 @@ impl PinPlan {
             let (sets, taken) = ((0..count).map(|core| vec![core]).collect(), BTreeSet::new());
             return Self { n_ranks, proxy, sets, n_cores: count, pinned: false, taken };
         }
-        let plan = |taken: &BTreeSet<usize>| Self::around(n_ranks, proxy, &cores, one_each, taken);
-        cores::plan_around(&cores, plan, Self::firsts)
+        let pin = |taken: &BTreeSet<usize>| Self::around(n_ranks, proxy, &cores, one_each, taken);
+        cores::pin_around(&cores, pin, Self::firsts)
     }
 
     fn around(
@@ -177,9 +177,9 @@ impl PinPlan {
     }
 }
 
-impl std::fmt::Display for PinPlan {
-    /// Describes the plan in one line: the cores of each process, how many share a core, and which
-    /// cores have other jobs.
+impl std::fmt::Display for Pinning {
+    /// Describes it in one line: the cores of each process, how many share a core, and which cores
+    /// have other jobs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let place = if self.pinned { self.places() } else { "not pinned".to_owned() };
         let proxies = match self.proxy {
@@ -246,59 +246,59 @@ mod tests {
     use super::*;
     use crate::rank::Rank;
 
-    /// A plan for whole cores.
-    fn plan(n_ranks: usize, proxy: ProxyMode, cores: &[usize], taken: &[usize]) -> PinPlan {
+    /// Assigns whole cores.
+    fn pin_to(n_ranks: usize, proxy: ProxyMode, cores: &[usize], taken: &[usize]) -> Pinning {
         let cores: Vec<_> = cores.iter().map(|core| vec![*core]).collect();
-        PinPlan::around(n_ranks, proxy, &cores, false, &taken.iter().copied().collect())
+        Pinning::around(n_ranks, proxy, &cores, false, &taken.iter().copied().collect())
     }
 
-    fn unpinned(n_ranks: usize, proxy: ProxyMode, n_cores: usize) -> PinPlan {
+    fn unpinned(n_ranks: usize, proxy: ProxyMode, n_cores: usize) -> Pinning {
         let cores: Vec<_> = (0..n_cores).collect();
-        let one_each = PinPlan::around(
+        let one_each = Pinning::around(
             n_ranks,
             proxy,
             &cores.iter().map(|core| vec![*core]).collect::<Vec<_>>(),
             true,
             &BTreeSet::new(),
         );
-        PinPlan { pinned: false, ..one_each }
+        Pinning { pinned: false, ..one_each }
     }
 
-    fn sets(plan: &PinPlan) -> Vec<&[usize]> {
-        (0..u32::try_from(plan.n_ranks).unwrap())
-            .map(|rank| plan.cores(DeviceName::Rank(Rank::known(rank))))
+    fn sets(pinning: &Pinning) -> Vec<&[usize]> {
+        (0..u32::try_from(pinning.n_ranks).unwrap())
+            .map(|rank| pinning.cores(DeviceName::Rank(Rank::known(rank))))
             .collect()
     }
 
     #[test]
     fn ranks_take_turns_when_there_are_more_of_them_than_cores() {
-        let plan = plan(4, ProxyMode::Process, &[0, 1], &[]);
+        let pinning = pin_to(4, ProxyMode::Process, &[0, 1], &[]);
         let cpus: Vec<_> =
-            (0..4).map(|rank| plan.placement(DeviceName::Rank(Rank::known(rank))).cpu.unwrap()).collect();
+            (0..4).map(|rank| pinning.placement(DeviceName::Rank(Rank::known(rank))).cpu.unwrap()).collect();
         assert_eq!(cpus, [0, 1, 0, 1]);
-        assert_eq!(plan.placement(DeviceName::Proxy), Placement { cpu: Some(0), devices: 2, proxies: 1 });
-        let rank_1 = plan.placement(DeviceName::Rank(Rank::known(1)));
+        assert_eq!(pinning.placement(DeviceName::Proxy), Placement { cpu: Some(0), devices: 2, proxies: 1 });
+        let rank_1 = pinning.placement(DeviceName::Rank(Rank::known(1)));
         assert_eq!(rank_1, Placement { cpu: Some(1), devices: 2, proxies: 0 });
     }
 
     #[test]
     fn fewer_ranks_than_cores_have_a_set_of_cores_each() {
         let cores: Vec<_> = (0..8).collect();
-        assert_eq!(sets(&plan(2, ProxyMode::Thread, &cores, &[])), [[0, 1, 2, 3], [4, 5, 6, 7]]);
-        let uneven = plan(3, ProxyMode::Process, &cores, &[]);
+        assert_eq!(sets(&pin_to(2, ProxyMode::Thread, &cores, &[])), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+        let uneven = pin_to(3, ProxyMode::Process, &cores, &[]);
         assert_eq!(sets(&uneven), [vec![0, 1], vec![2, 3], vec![4, 5, 6]]);
         assert_eq!(uneven.cores(DeviceName::Proxy), [7]);
         assert_eq!(uneven.placement(DeviceName::Rank(Rank::known(0))).cpu, None, "it may run on several");
         let threads = [vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
-        let plan = |one_each| PinPlan::around(2, ProxyMode::Thread, &threads, one_each, &BTreeSet::new());
-        assert_eq!(sets(&plan(false)), [[0, 1, 4, 5], [2, 3, 6, 7]], "hyper-threads stay together");
-        assert_eq!(sets(&plan(true)), [[0], [1]]);
+        let pin_to = |one_each| Pinning::around(2, ProxyMode::Thread, &threads, one_each, &BTreeSet::new());
+        assert_eq!(sets(&pin_to(false)), [[0, 1, 4, 5], [2, 3, 6, 7]], "hyper-threads stay together");
+        assert_eq!(sets(&pin_to(true)), [[0], [1]]);
     }
 
     #[test]
     fn a_job_begins_behind_the_cores_of_other_jobs_and_shares_them_where_it_has_to() {
         let beside =
-            |n_ranks, cores: &[usize], taken: &[usize]| plan(n_ranks, ProxyMode::Thread, cores, taken);
+            |n_ranks, cores: &[usize], taken: &[usize]| pin_to(n_ranks, ProxyMode::Thread, cores, taken);
         assert_eq!(sets(&beside(2, &[0, 1, 2, 3], &[0, 1])), [[2], [3]]);
         assert_eq!(sets(&beside(1, &[0, 1, 2, 3], &[0, 2])), [[1, 3]]);
         assert_eq!(sets(&beside(3, &[0, 1, 2, 3], &[0, 1])), [vec![2], vec![3], vec![0, 1]]);
@@ -307,9 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_is_told_in_one_line() {
-        let line =
-            |n_ranks, proxy, cores: &[usize], taken: &[usize]| plan(n_ranks, proxy, cores, taken).to_string();
+    fn the_pinning_is_told_in_one_line() {
+        let line = |n_ranks, proxy, cores: &[usize], taken: &[usize]| {
+            pin_to(n_ranks, proxy, cores, taken).to_string()
+        };
         assert_eq!(
             line(4, ProxyMode::Thread, &[0, 1], &[]),
             "4 ranks on 2 cores: rank r on core r mod 2, 4 spinners per core, proxies on the core of their device"
@@ -337,7 +338,7 @@ mod tests {
     fn hyper_thread_siblings_come_after_whole_cores() {
         let firsts = |cores: &[PhysicalCore], taken: &[usize]| {
             let taken = taken.iter().copied().collect();
-            PinPlan::around(4, ProxyMode::Thread, cores, true, &taken).firsts()
+            Pinning::around(4, ProxyMode::Thread, cores, true, &taken).firsts()
         };
         assert_eq!(firsts(&[vec![0, 1], vec![2, 3]], &[]), [0, 2, 1, 3]);
         assert_eq!(firsts(&[vec![0, 2], vec![1, 3]], &[]), [0, 1, 2, 3]);
@@ -350,9 +351,9 @@ mod tests {
 
     #[test]
     fn without_pinning_a_rank_is_told_the_busiest_core() {
-        let plan = unpinned(3, ProxyMode::Thread, 2);
+        let pinning = unpinned(3, ProxyMode::Thread, 2);
         assert_eq!(
-            plan.placement(DeviceName::Rank(Rank::known(2))),
+            pinning.placement(DeviceName::Rank(Rank::known(2))),
             Placement { cpu: None, devices: 2, proxies: 2 }
         );
     }

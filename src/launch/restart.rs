@@ -22,7 +22,7 @@ use crate::sync::grace::Grace;
 impl SupervisedJob<'_> {
     /// Starts the process of a member on its cores, for the first time or `again`.
     pub(super) fn start_process(&self, device: DeviceName, again: bool) -> Result<Started> {
-        let _cores = self.plan.borrow_cores(device);
+        let _cores = self.pinning.borrow_cores(device);
         start(self.launch, device, again, self.held.as_ref())
     }
 

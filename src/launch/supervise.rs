@@ -12,7 +12,7 @@ use super::first_cause::{FaultNaming, FirstCause};
 use super::hang::HangWatch;
 use super::held::HeldProgram;
 use super::observer::{Observer, OutputBacklog, OutputLine, OutputPipe};
-use super::pin::PinPlan;
+use super::pin::Pinning;
 use super::process::{Process, devices};
 use super::{JobOutcome, Launch};
 use crate::bootstrap::{BlamedMember, BootstrapRoot, MemberId, RootEvent, poll_timeout};
@@ -49,7 +49,7 @@ pub(super) fn run(
     let segment = control.descriptor().expect("this process has made it");
     let mut job = SupervisedJob {
         launch,
-        plan: launch.plan(),
+        pinning: launch.pinning(),
         control,
         kernel: HostKernel::detect(),
         root: BootstrapRoot::new(launch.offer(), segment, rings, hold)?,
@@ -80,7 +80,7 @@ pub(super) fn run(
 
 pub(super) struct SupervisedJob<'o> {
     pub(super) launch: &'o Launch,
-    pub(super) plan: PinPlan,
+    pub(super) pinning: Pinning,
     control: &'o Control,
     kernel: HostKernel,
     pub(super) root: BootstrapRoot,
@@ -122,7 +122,7 @@ impl SupervisedJob<'_> {
             debug!(target: LAUNCH, %device, pid = started.process.pid().as_raw(), "started");
             self.processes.push(started.process);
             self.pipes.extend(started.pipes);
-            self.root.add_member(started.socket, self.plan.placement(device));
+            self.root.add_member(started.socket, self.pinning.placement(device));
         }
         Ok(())
     }

@@ -13,21 +13,21 @@
 
 mod exchange;
 mod kernels;
-mod plan;
+mod strategy;
 mod tuner;
 
 pub(super) use exchange::{exchange, exchange_half};
-use plan::CopyPlan;
-pub(crate) use plan::StorePolicy;
-pub(crate) use plan::fills_cache;
-pub use plan::{CacheSizes, choose, prepare};
+use strategy::CopyStrategy;
+pub(crate) use strategy::StorePolicy;
+pub(crate) use strategy::fills_cache;
+pub use strategy::{CacheSizes, choose, prepare};
 pub(super) use tuner::with_measured_policy;
 
 /// Returns whether a copy can take lines over from other cores without reading them, and is worth a
 /// try: `bytes`, read and written together, are found in a cache later.
 #[inline]
 pub(super) fn takes_over(bytes: u64) -> bool {
-    CopyKernel::RepMovsb.is_supported() && CopyPlan::of_this_machine().fits_cache(bytes)
+    CopyKernel::RepMovsb.is_supported() && CopyStrategy::of_this_machine().fits_cache(bytes)
 }
 
 /// Whether the target of a copy is read next, by a peer that waits for it.
@@ -221,7 +221,7 @@ unsafe fn copy_any(source: *const u8, target: *mut u8, len: usize, purpose: Stor
         // SAFETY: the caller's contract, for 1 byte.
         1 => unsafe { move_word::<u8>(source, target) },
         // SAFETY: the caller's contract.
-        _ if len < plan::SHORT => unsafe { target.copy_from_nonoverlapping(source, len) },
+        _ if len < strategy::SHORT => unsafe { target.copy_from_nonoverlapping(source, len) },
         // SAFETY: the caller's contract.
         _ => unsafe { tuner::run(source, target, len, purpose) },
     }

@@ -109,14 +109,14 @@ fn ranks_run_on_the_cores_that_the_plan_says() {
         let launch = launch(3, "").pin(pin).program(Program::new("sh", ["-c", script]));
         let (result, record) = run(&launch);
         result.unwrap();
-        let plan = launch.plan();
+        let pinning = launch.pinning();
         for index in 0..3 {
             let said = record.said(rank(index))[0].split(',').flat_map(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 first.parse::<usize>().unwrap()..=last.parse().unwrap()
             });
-            let cores = plan.cores(rank(index));
-            assert!(if pin { said.eq(cores.iter().copied()) } else { cores.is_empty() }, "{plan}");
+            let cores = pinning.cores(rank(index));
+            assert!(if pin { said.eq(cores.iter().copied()) } else { cores.is_empty() }, "{pinning}");
         }
     }
 }

@@ -27,7 +27,7 @@ use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
 use crate::perf::barrier::YieldBarrier;
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
-use crate::perf::plan::{CollectiveSettings, PerfPlan};
+use crate::perf::plan::{CollectiveSettings, PerfSpec};
 use crate::{output, planned};
 use shared::{BetweenAlgorithms, InBothMemories};
 
@@ -40,7 +40,7 @@ const FLAG_BYTES: u64 = 64;
 /// Whatever the job fails with.
 pub(crate) fn run(
     comm: &mut Communicator,
-    plan: &PerfPlan,
+    plan: &PerfSpec,
     test: Test,
     sync: Option<&mut PairSync>,
 ) -> Result<()> {
@@ -83,7 +83,7 @@ pub(crate) fn run(
 
 struct CollectiveBench<'a> {
     comm: &'a mut Communicator,
-    plan: &'a PerfPlan,
+    plan: &'a PerfSpec,
     settings: &'a CollectiveSettings,
     test: Test,
     operation: Operation,

@@ -12,7 +12,7 @@ use crate::flags::JobArgs;
 use crate::output::{self, Look};
 use crate::perf::flags::PerfArgs;
 use crate::perf::jobs;
-use crate::perf::plan::{PATIENCE_MS, PerfPlan};
+use crate::perf::plan::{PATIENCE_MS, PerfSpec};
 use crate::planned::PlannedTest;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
@@ -29,7 +29,7 @@ const FEWEST_WARMUP: u64 = 1;
 ///
 /// # Errors
 /// Bad combinations of flags; an execution plan that cannot do it.
-pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
+pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfSpec, u32)> {
     let planned = args.planned()?;
     let n_ranks = args.ranks.or_else(|| planned.as_ref().map(PlannedTest::n_ranks)).unwrap_or(RANKS);
     let mut sizes = args.collective_sizes()?;
@@ -41,9 +41,9 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfPlan, u32)> {
         settings.ops = planned.fitting_operators(&settings.ops)?;
     }
     let one_core = device_job::share_a_core(&args.job)?;
-    let plan = PerfPlan::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
+    let plan = PerfSpec::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
-    let plan = PerfPlan { patience_ms, collective: Some(settings), ..plan };
+    let plan = PerfSpec { patience_ms, collective: Some(settings), ..plan };
     if let Some(planned) = planned.filter(|_| args.job.heap.is_none()) {
         planned.check_heap(plan.heap_len(), &plan.sizes, "--maxbytes")?;
     }

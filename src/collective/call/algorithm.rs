@@ -49,9 +49,9 @@ use crate::error::{Error, Result};
 /// first.
 ///
 /// Where the caller has not chosen an algorithm, the [tuning
-/// table](crate::collective::plan::tuning) decides that the ranks have agreed upon. Its choice may
-/// differ between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or
-/// do not. By the built-in table it is always one that stays in the order of the ranks.
+/// table](crate::collective::tuning) decides that the ranks have agreed upon. Its choice may differ
+/// between lengths, numbers of ranks, kinds of memory, and ranks that share their cores or do not.
+/// By the built-in table it is always one that stays in the order of the ranks.
 ///
 /// A tuning table alone never has a reduction by a custom operator, or of 16-bit or 8-bit floats,
 /// leave the order of the ranks. Two_shot does it instead, unless the caller has chosen by

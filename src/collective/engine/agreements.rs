@@ -10,9 +10,9 @@ use crate::channel::{MemoryChannel, ReservedSlot};
 use crate::collective::call::{CallSignature, ChannelKind, Choice, Operation};
 use crate::collective::execute::custom::{AlgorithmMismatch, CustomAlgorithm, Registration};
 use crate::collective::execute::planned::PlanRunner;
-use crate::collective::plan::shelf::{ShelvedPlan, operation_of};
-use crate::collective::plan::tuning::{Table, Tuning};
 use crate::collective::rendezvous::post::Post;
+use crate::collective::strategy::registered::{PlanEntry, operation_of};
+use crate::collective::strategy::tuning::{Table, Tuning};
 use crate::collective::transport::{NONE_LEFT, NONE_TO_BEGIN_WITH, agree_slots, check_balance};
 use crate::error::{Error, Result};
 
@@ -199,15 +199,15 @@ impl Engine {
     /// what. Called by all members.
     ///
     /// # Errors
-    /// Those of [`ShelvedPlan::new`]; [`Error::Mismatch`], which all members get, when the plans
+    /// Those of [`PlanEntry::new`]; [`Error::Mismatch`], which all members get, when the plans
     /// differ; those of [`PlanRunner::new`] and of [`Engine::run`].
     pub(crate) fn register_plan(&mut self, plan: &Arc<ExecutionPlan>) -> Result<()> {
-        let (shelved, compiled) = ShelvedPlan::new(Arc::clone(plan), self.members.n_members())?;
+        let (registered, compiled) = PlanEntry::new(Arc::clone(plan), self.members.n_members())?;
         let mine = u64::from(crc32c::crc32c(format!("{plan:?}").as_bytes()));
         self.check_alike("checksum of a plan", mine)?;
         let runner = PlanRunner::new(&mut self.members, &self.pipework, Arc::clone(plan), &compiled)?;
         self.runners.push(runner);
-        self.planner.shelve(shelved);
+        self.planner.register_plan(registered);
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl Engine {
 
     /// Returns how many calls the first plan called `name` has begun, if there is one.
     pub(crate) fn planned_calls(&self, name: &str) -> Option<u64> {
-        self.planner.shelved(name).map(|index| self.runners[index].launches())
+        self.planner.registered(name).map(|index| self.runners[index].launches())
     }
 
     /// Removes the first plan called `name` that was registered. Called by all members.
@@ -264,10 +264,10 @@ impl Engine {
     /// they remove different ones; those of [`Engine::run`].
     pub(crate) fn unregister_plan(&mut self, name: &str) -> Result<()> {
         let needs = "the name of a plan that was registered";
-        let index = self.planner.shelved(name);
+        let index = self.planner.registered(name);
         let index = index.ok_or(Error::Unavailable { operation: "unregister_plan", needs })?;
         self.check_alike("number of a plan", index as u64)?;
-        self.planner.unshelve(index);
+        self.planner.unregister_plan(index);
         drop(self.runners.remove(index));
         Ok(())
     }

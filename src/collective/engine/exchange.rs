@@ -11,7 +11,7 @@ use super::Engine;
 use super::group::{self, GroupShare};
 use super::trace::CallSpan;
 use crate::collective::call::{Algorithm, Call, Choice, Operation};
-use crate::collective::plan::{Proposal, Way};
+use crate::collective::strategy::{Proposal, Way};
 use crate::error::Result;
 
 impl Engine {

@@ -18,11 +18,11 @@ use crate::collective::execute::staged::prestage;
 use crate::collective::execute::{self, eager, fused};
 use crate::collective::message::progress::{self, MessageBatch};
 use crate::collective::message::{InPlaceBlock, MessageEnd, UnexpectedMessages};
-use crate::collective::plan::{CallAttempt, Planner, Proposal, WORD_LEN, Way};
 use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
 use crate::collective::rendezvous::post::LargePost;
+use crate::collective::strategy::{CallAttempt, Planner, Proposal, WORD_LEN, Way};
 use crate::collective::transport::{OpenPorts, Pipework};
 use crate::error::Result;
 use crate::heap::HeapOffset;
@@ -169,12 +169,12 @@ impl Engine {
             members.board.report_done();
             return Ok(());
         }
-        let plan = attempt.settled(call, members).inspect_err(|_| members.board.report_refused())?;
-        *taken = plan.choice;
+        let strategy = attempt.settled(call, members).inspect_err(|_| members.board.report_refused())?;
+        *taken = strategy.choice;
         if *taken != expected {
             members.board.report_choice(proposal.signature.with_choice(*taken));
         }
-        let done = execute::run(plan.execution, members, (pipework, runners), call, proposal.signature);
+        let done = execute::run(strategy.execution, members, (pipework, runners), call, proposal.signature);
         drop(attempt);
         members.board.conclude(done)
     }

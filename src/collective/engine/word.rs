@@ -2,8 +2,8 @@
 
 use super::trace::CallSpan;
 use crate::collective::call::{Algorithm, Choice, Operation};
-use crate::collective::plan::KnownWord;
 use crate::collective::rendezvous::members::Members;
+use crate::collective::strategy::KnownWord;
 use crate::error::Result;
 
 /// A word that is to be reduced once more.

@@ -11,8 +11,8 @@
 
 use super::widened::{self, widened};
 use crate::collective::call::{Call, Input, Output, shifted};
-use crate::collective::plan::ElementForm;
 use crate::collective::rendezvous::members::Members;
+use crate::collective::strategy::ElementForm;
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::reduce::{Reducer, Source, SourcePlace, Target};

@@ -28,10 +28,10 @@ use arrayvec::ArrayVec;
 
 use super::eager_checked;
 use crate::collective::call::{Call, CallSignature, Input, Operation, Output, part, part_mut};
-use crate::collective::plan::{KnownWord, WORD_LEN, WordArguments};
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS};
+use crate::collective::strategy::{KnownWord, WORD_LEN, WordArguments};
 use crate::error::Result;
 use crate::heap::HeapOffset;
 use crate::rank::MAX_RANKS;

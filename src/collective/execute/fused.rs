@@ -24,10 +24,10 @@ use crate::collective::call::footprint::{ByteRange, MemberMemory};
 use crate::collective::call::{
     Call, CallMismatch, CallSignature, Choice, Input, Operation, Output, part, part_mut,
 };
-use crate::collective::plan::WORD_LEN;
 use crate::collective::region::EAGER_LEN;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::rendezvous::post::{EagerPost, INLINE_WORDS, Post};
+use crate::collective::strategy::WORD_LEN;
 use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::reduce::{Source, SourcePlace};

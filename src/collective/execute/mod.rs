@@ -1,4 +1,4 @@
-//! How calls are done, once it is decided how: what executes a plan decides nothing.
+//! How calls are done, once it is decided how: what executes a strategy decides nothing.
 
 pub(crate) mod algorithms;
 pub(crate) mod chunked;
@@ -12,8 +12,8 @@ pub(crate) mod widened;
 pub(crate) mod zero_copy;
 
 use super::call::{Call, CallSignature, ChannelKind, Input};
-use super::plan::{Execution, PipeAlgorithm};
 use super::rendezvous::members::Members;
+use super::strategy::{Execution, PipeAlgorithm};
 use super::transport::Pipework;
 use super::transport::link::{Bare, Link, PipeChannel};
 use super::transport::pipe::Pipes;

@@ -11,6 +11,8 @@
 //!
 //! Elements are combined in the order of the members' numbers, by one member for all.
 
+use std::ops::Range;
+
 use crate::collective::call::{Call, Operation, Output, shifted};
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::rendezvous::post::Post;
@@ -48,17 +50,33 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
         operation if operation.combines_a_block() => {
             reduce_share(members, call, operation.receivers(call.root, n))
         }
-        Operation::ReduceScatter => reduce(members, call, 0..call.count, call.count, mine, me..me + 1, 0),
-        Operation::Broadcast if gets => transfer(members, call, (call.root, 0), (me, 0), block),
-        Operation::AllGather => each_from(me, n)
-            .try_for_each(|member| transfer(members, call, (member, 0), (me, member as u64 * block), block)),
-        Operation::AllToAll => each_from(me, n).try_for_each(|member| {
-            transfer(members, call, (member, mine), (me, member as u64 * block), block)
+        Operation::ReduceScatter => {
+            let (elements, receivers) = (0..call.count, me..me + 1);
+            Reduction { elements, most: call.count, input_at: mine, receivers, output_at: 0 }
+                .run(members, call)
+        }
+        Operation::Broadcast if gets => transfer(members, call, at(call.root, 0), at(me, 0), block),
+        Operation::AllGather => each_from(me, n).try_for_each(|member| {
+            transfer(members, call, at(member, 0), at(me, member as u64 * block), block)
         }),
-        Operation::Gather => transfer(members, call, (me, 0), (call.root, mine), block),
-        Operation::Scatter if gets => transfer(members, call, (call.root, mine), (me, 0), block),
+        Operation::AllToAll => each_from(me, n).try_for_each(|member| {
+            transfer(members, call, at(member, mine), at(me, member as u64 * block), block)
+        }),
+        Operation::Gather => transfer(members, call, at(me, 0), at(call.root, mine), block),
+        Operation::Scatter if gets => transfer(members, call, at(call.root, mine), at(me, 0), block),
         _ => Ok(()),
     }
+}
+
+/// A member, and how many bytes into its buffer something begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct BufferPosition {
+    member: usize,
+    at: u64,
+}
+
+const fn at(member: usize, at: u64) -> BufferPosition {
+    BufferPosition { member, at }
 }
 
 /// Does `step` for each piece of `len` bytes, given by where it begins and its length, as long as
@@ -92,11 +110,12 @@ fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
 }
 
 /// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
-fn reduce_share(members: &Members, call: &Call<'_>, receivers: std::ops::Range<usize>) -> Result<()> {
+fn reduce_share(members: &Members, call: &Call<'_>, receivers: Range<usize>) -> Result<()> {
     let size = call.data_type.size() as u64;
     let share_of = |member| share(call.count, size, member, members.n_members());
     let (bytes, most) = (share_of(members.me()), share_of(0).end / size);
-    reduce(members, call, bytes.start / size..bytes.end / size, most, 0, receivers, bytes.start)
+    let elements = bytes.start / size..bytes.end / size;
+    Reduction { elements, most, input_at: 0, receivers, output_at: bytes.start }.run(members, call)
 }
 
 /// Prefixes are combined so many bytes at a time: those of all members fit into a second-level
@@ -142,88 +161,85 @@ fn combine_prefixes(members: &Members, call: &Call<'_>, scalars: &[u64], at: u64
 }
 
 /// Returns the bytes of `count` elements of `size` that are the share of `member`.
-pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> std::ops::Range<u64> {
+pub(crate) fn share(count: u64, size: u64, member: usize, n_members: usize) -> Range<u64> {
     let each = count.div_ceil(n_members as u64).next_multiple_of(SHARE_ALIGN / size);
     let start = each.saturating_mul(member as u64).min(count);
     start * size..start.saturating_add(each).min(count) * size
 }
 
-/// Combines `elements` of all inputs, `input_at` bytes into them, into the outputs of `receivers`,
-/// `output_at` bytes into those. Some member combines `most`.
-fn reduce(
-    members: &Members,
-    call: &Call<'_>,
-    elements: std::ops::Range<u64>,
+/// Elements of all inputs that this member combines into the outputs of some.
+struct Reduction {
+    elements: Range<u64>,
+    /// Some member combines so many.
     most: u64,
+    /// How many bytes into the inputs the elements are counted from.
     input_at: u64,
-    receivers: std::ops::Range<usize>,
+    receivers: Range<usize>,
+    /// How many bytes into the outputs they go.
     output_at: u64,
-) -> Result<()> {
-    let size = call.data_type.size() as u64;
-    in_pieces(members, call, (elements.end - elements.start) * size, |at, len| {
-        let start = elements.start + at / size;
-        let piece = start..start + len / size;
-        reduce_piece(members, call, piece, most, input_at, receivers.clone(), output_at + at)
-    })
 }
 
-fn reduce_piece(
-    members: &Members,
-    call: &Call<'_>,
-    elements: std::ops::Range<u64>,
-    most: u64,
-    input_at: u64,
-    receivers: std::ops::Range<usize>,
-    output_at: u64,
-) -> Result<()> {
-    let size = call.data_type.size() as u64;
-    let (count, len) = (elements.end - elements.start, (elements.end - elements.start) * size);
-    if count == 0 {
-        return Ok(());
+impl Reduction {
+    fn run(self, members: &Members, call: &Call<'_>) -> Result<()> {
+        let size = call.data_type.size() as u64;
+        let Self { elements, receivers, .. } = &self;
+        in_pieces(members, call, (elements.end - elements.start) * size, |at, len| {
+            let start = elements.start + at / size;
+            let (elements, receivers) = (start..start + len / size, receivers.clone());
+            let output_at = self.output_at + at;
+            Self { elements, receivers, output_at, ..self }.run_piece(members, call)
+        })
     }
-    let source = |member| {
-        let region = input_of(members.board.post_of(member), input_at + elements.start * size, len);
-        let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
-        Ok(Source { place, fresh: true })
-    };
-    let target = |member| {
-        let region = output_of(members.board.post_of(member), output_at, len);
-        Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
-    };
-    let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
-    fill(&mut sources, (0..members.n_members()).map(source))?;
-    // This member's own comes first: from there it may be copied to the others.
-    fill(
-        &mut targets,
-        each_from(members.me(), members.n_members()).filter(|to| receivers.contains(to)).map(target),
-    )?;
-    let mut scalars = PerMember::new();
-    members.gather_scalars(call, &mut scalars, |post| post.scalar());
-    let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
-    reducer.combine_for_all(&scalars, &sources, &mut targets, count, most)
+
+    fn run_piece(&self, members: &Members, call: &Call<'_>) -> Result<()> {
+        let size = call.data_type.size() as u64;
+        let count = self.elements.end - self.elements.start;
+        if count == 0 {
+            return Ok(());
+        }
+        let source = |member| {
+            let input_at = self.input_at + self.elements.start * size;
+            let region = input_of(members.board.post_of(member), input_at, count * size);
+            let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
+            Ok(Source { place, fresh: true })
+        };
+        let target = |member| {
+            let region = output_of(members.board.post_of(member), self.output_at, count * size);
+            Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
+        };
+        let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
+        fill(&mut sources, (0..members.n_members()).map(source))?;
+        // This member's own comes first: from there it may be copied to the others.
+        let receivers = each_from(members.me(), members.n_members()).filter(|to| self.receivers.contains(to));
+        fill(&mut targets, receivers.map(target))?;
+        let mut scalars = PerMember::new();
+        members.gather_scalars(call, &mut scalars, |post| post.scalar());
+        let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
+        reducer.combine_for_all(&scalars, &sources, &mut targets, count, self.most)
+    }
 }
 
-/// Copies `len` bytes of the input of one member to the output of another one: both are told by the
-/// member's number, and by how many bytes into its buffer they begin.
+/// Copies `len` bytes of the input of one member to the output of another one.
 fn transfer(
     members: &Members,
     call: &Call<'_>,
-    from: (usize, u64),
-    to: (usize, u64),
+    from: BufferPosition,
+    to: BufferPosition,
     len: u64,
 ) -> Result<()> {
-    let source = input_of(members.board.post_of(from.0), from.1, len);
-    let target = output_of(members.board.post_of(to.0), to.1, len);
-    if from.0 == to.0 && source == target {
+    let source = input_of(members.board.post_of(from.member), from.at, len);
+    let target = output_of(members.board.post_of(to.member), to.at, len);
+    let is_own = from.member == to.member;
+    if is_own && source == target {
         return Ok(());
     }
-    let (span, to_span) = (members.heap_of(from.0, source)?, members.heap_of(to.0, target)?);
+    let (span, to_span) = (members.heap_of(from.member, source)?, members.heap_of(to.member, target)?);
     let copy = |at, len| {
         let (from, to) = (source.offset.get() + at, target.offset.get() + at);
         span.copy_to(from, to_span, to, len, CacheHint::Keep)
     };
     // Pieces of what overlaps would not be copied as a whole is.
-    if from.0 == to.0 && source.overlaps(target) { copy(0, len) } else { in_pieces(members, call, len, copy) }
+    if is_own && source.overlaps(target) { copy(0, len) } else { in_pieces(members, call, len, copy) }
 }
 
 #[cfg(test)]

@@ -31,14 +31,14 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// The devices to start.
 #[derive(Debug)]
-pub(super) struct FleetPlan {
+pub(super) struct FleetSpec {
     pub(super) directory: RuntimeDirectory,
     pub(super) program: Program,
     pub(super) kinds: Vec<Arc<DeviceKind>>,
     pub(super) outlives: Option<Duration>,
 }
 
-impl FleetPlan {
+impl FleetSpec {
     fn command(&self, kind: &DeviceKind) -> io::Result<Command> {
         let assignment = kind.assignment(self.outlives);
         let mut command = self.program.command();
@@ -50,7 +50,7 @@ impl FleetPlan {
 /// The processes that were not waited for. Those that are left when it is dropped are killed.
 #[derive(Debug)]
 pub(super) struct Crew {
-    plan: FleetPlan,
+    spec: FleetSpec,
     restarts: RestartBudget,
     living: Vec<ChildDevice>,
     /// The devices that it has not started.
@@ -75,9 +75,9 @@ pub(in crate::coordinator) struct EndedDevice {
 }
 
 impl Crew {
-    pub(super) fn new(plan: FleetPlan, restarts: u32) -> Self {
+    pub(super) fn new(spec: FleetSpec, restarts: u32) -> Self {
         let (restarts, _kept) = (RestartBudget::new(restarts), KeptChildren::start());
-        Self { plan, restarts, living: Vec::new(), adopted: Vec::new(), _kept }
+        Self { spec, restarts, living: Vec::new(), adopted: Vec::new(), _kept }
     }
 
     /// Starts the devices, replaces those that die, and ends all when the other side of `stop` is
@@ -105,10 +105,10 @@ impl Crew {
     }
 
     fn start_all(&mut self) -> Result<(), Error> {
-        for kind in self.plan.kinds.clone() {
+        for kind in self.spec.kinds.clone() {
             let mut missing = kind.count;
             for device in &kind.taken_over {
-                match AdoptedDevice::hold(*device, &kind, &self.plan.directory) {
+                match AdoptedDevice::hold(*device, &kind, &self.spec.directory) {
                     Some(it) => self.adopted.push(it),
                     // It has ended since it was found.
                     None => missing += 1,
@@ -142,7 +142,7 @@ impl Crew {
 
     fn start(&mut self, kind: &Arc<DeviceKind>, was_restarted: bool) -> Result<DeviceId, Error> {
         const ACTION: &str = "starting a device";
-        let spawned = self.plan.command(kind).and_then(|mut command| process::spawn(&mut command));
+        let spawned = self.spec.command(kind).and_then(|mut command| process::spawn(&mut command));
         let child = spawned.and_then(OwnedChild::watch);
         let child = child.map_err(|error| resource_error(ACTION, error))?;
         let member = ChildDevice { child, kind: Arc::clone(kind), began: Instant::now(), was_restarted };

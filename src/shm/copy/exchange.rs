@@ -16,7 +16,7 @@ use std::ops::Range;
 use bytemuck::Pod;
 
 use super::CacheHint;
-use super::plan::CopyPlan;
+use super::strategy::CopyStrategy;
 
 /// What is loaded before anything is stored, in bytes: a cache line, in as many registers as every
 /// architecture has.
@@ -67,8 +67,8 @@ pub(in crate::shm) unsafe fn exchange_half(
     len: usize,
     cache_hint: CacheHint,
 ) {
-    // SAFETY: the caller's contract; the plan's kernels are supported (`CopyPlan::new`).
-    unsafe { CopyPlan::of_this_machine().looped(cache_hint).run(source, target, len) };
+    // SAFETY: the caller's contract; its kernels are supported (`CopyStrategy::new`).
+    unsafe { CopyStrategy::of_this_machine().looped(cache_hint).run(source, target, len) };
 }
 
 /// Returns where the whole lines are among the `len` bytes at `taken`.

@@ -11,7 +11,7 @@ fn check(len: usize, source_offset: usize, target_offset: usize, copy: impl Fn(*
     assert!(target[target_offset + len..].iter().all(|&byte| byte == GUARD), "behind, len {len}");
 }
 
-/// All short lengths, and long ones around the turns of the loops and the limits of the plan.
+/// All short lengths, and long ones around the turns of the loops and the limits of the strategy.
 fn lengths() -> impl Iterator<Item = usize> {
     const LONG: [usize; 13] =
         [511, 512, 513, 2047, 2048, 2049, 4095, 4096, 4097, 65_535, 65_536, 70_001, 1 << 20];
@@ -39,7 +39,7 @@ fn a_copy_of_any_length_and_purpose_copies_exactly_the_bytes_it_is_given() {
     for purpose in [StorePurpose::PutReadSoon, StorePurpose::Put, StorePurpose::Get] {
         for len in lengths() {
             // Often enough for the tuner to have both ways in trial.
-            for _ in 0..if len < plan::SHORT || cfg!(miri) { 1 } else { 20 } {
+            for _ in 0..if len < strategy::SHORT || cfg!(miri) { 1 } else { 20 } {
                 check(len, 3, 5, |source, target| {
                     // SAFETY: `check` hands out `len` bytes of two vectors.
                     unsafe { copy(source, target, len, purpose) }

@@ -49,7 +49,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::StorePurpose;
-use super::plan::{CopyPlan, SHORT, StorePolicy};
+use super::strategy::{CopyStrategy, SHORT, StorePolicy};
 use crate::sync::plain;
 use crate::trials::{Alternative, Trials};
 
@@ -156,8 +156,8 @@ struct PolicyTrials {
 #[inline]
 pub(super) unsafe fn run(source: *const u8, target: *mut u8, len: usize, purpose: StorePurpose) {
     with_measured_policy(len, len, purpose, |policy| {
-        let kernel = CopyPlan::of_this_machine().kernel_between(policy, source, target, len);
-        // SAFETY: the caller's contract; the plan's kernels are supported (`CopyPlan::new`).
+        let kernel = CopyStrategy::of_this_machine().kernel_between(policy, source, target, len);
+        // SAFETY: the caller's contract; its kernels are supported (`CopyStrategy::new`).
         unsafe { kernel.run(source, target, len) };
     });
 }
@@ -171,9 +171,9 @@ pub(in crate::shm) fn with_measured_policy(
     purpose: StorePurpose,
     work: impl FnOnce(StorePolicy),
 ) {
-    let plan = CopyPlan::of_this_machine();
-    let first = plan.first(most as u64, purpose.cache_hint());
-    if !plan.is_tuned(most, purpose) || purpose.is_joint() && !plan.stays_in_cache(most) {
+    let strategy = CopyStrategy::of_this_machine();
+    let first = strategy.first(most as u64, purpose.cache_hint());
+    if !strategy.is_tuned(most, purpose) || purpose.is_joint() && !strategy.stays_in_cache(most) {
         return work(first);
     }
     TUNER.with(|tuner| {
@@ -182,7 +182,7 @@ pub(in crate::shm) fn with_measured_policy(
         if turn == CopyTiming::Untimed {
             return work(class.best().unwrap_or(first));
         }
-        let new = || PolicyTrials::new(purpose, first, past_pause(plan, most));
+        let new = || PolicyTrials::new(purpose, first, past_pause(strategy, most));
         let mut record = class.record.get().unwrap_or_else(new);
         let start = Instant::now();
         let policy = record.pick(turn, copies, start);
@@ -344,8 +344,8 @@ const fn joint_trial(purpose: StorePurpose) -> usize {
 }
 
 /// Returns for how many copies of `len` bytes past the cache no trial is made.
-fn past_pause(plan: &CopyPlan, len: usize) -> u64 {
-    if plan.stays_in_cache(len) { SHORT_PAUSE } else { LONG_PAUSE }
+fn past_pause(strategy: &CopyStrategy, len: usize) -> u64 {
+    if strategy.stays_in_cache(len) { SHORT_PAUSE } else { LONG_PAUSE }
 }
 
 /// Returns nanoseconds per byte of `len`, with what the reader of a copy will pay. Where the copy
@@ -355,7 +355,7 @@ fn past_pause(plan: &CopyPlan, len: usize) -> u64 {
 fn cost(policy: StorePolicy, purpose: StorePurpose, took: Duration, len: usize) -> f32 {
     let is_charged = policy == StorePolicy::NonTemporal
         && matches!(purpose, StorePurpose::PutReadSoon | StorePurpose::Get)
-        && CopyPlan::of_this_machine().stays_in_cache(len);
+        && CopyStrategy::of_this_machine().stays_in_cache(len);
     let reader = if is_charged { reader_ns(len as f32) } else { 0.0 };
     (took.as_nanos() as f32 + reader) / len as f32
 }

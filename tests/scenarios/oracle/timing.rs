@@ -97,7 +97,7 @@ fn repeat(
 const SHORT: usize = 6000;
 
 /// So many calls are made of one length: by then every way to store results has been tried out, and
-/// the way by the scratch (`Lengths` in `src/collective/plan`).
+/// the way by the scratch (`Lengths` in `src/collective/strategy`).
 const STORED: usize = 24;
 
 /// Where a rank has its buffers.

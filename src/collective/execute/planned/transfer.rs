@@ -89,7 +89,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Does a piece if all its packets are there. There are at most [`MAX_PLACES`] operands on a
-    /// side: a plan of more was not registered (`collective/plan/runnable.rs`).
+    /// side: a plan of more was not registered (`collective/strategy/runnable.rs`).
     fn piece(&self, sources: &[Operand], targets: &[Operand], first: usize, len: usize) -> Result<bool> {
         let mut plain = ArrayVec::<Found<'a>, MAX_PLACES>::new();
         for target in targets.iter().filter(|target| target.form == Form::Plain) {

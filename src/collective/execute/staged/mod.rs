@@ -1,5 +1,5 @@
 //! Operations on ordinary memory, piece by piece through the staging areas of those who have the
-//! data; and operations on buffers of the heap that are [quicker so](crate::collective::plan).
+//! data; and operations on buffers of the heap that are [quicker so](crate::collective::strategy).
 //!
 //! No rank can reach another's ordinary memory. So each *stages* what others need of its input in
 //! its staging area, where they read it. What it needs itself it reads where it lies. Elements are
@@ -42,8 +42,8 @@ mod staging;
 use std::ops::Range;
 
 use crate::collective::call::{Call, Operation, Output};
-use crate::collective::plan::Prestaged;
 use crate::collective::rendezvous::members::{Members, PerMember, fill};
+use crate::collective::strategy::Prestaged;
 use crate::error::Result;
 use crate::heap::Region;
 use crate::reduce::{Reducer, Source, SourcePlace, Target};

@@ -118,9 +118,9 @@ fn a_way_that_comes_to_cost_more_than_the_other_is_left_at_once() {
 
 #[test]
 fn what_no_cache_can_keep_is_tried_less_often() {
-    let plan = CopyPlan::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
-    assert_eq!(past_pause(&plan, (16 << 20) - 1), SHORT_PAUSE);
-    assert_eq!(past_pause(&plan, 16 << 20), LONG_PAUSE);
+    let strategy = CopyStrategy::new(CacheSizes { own: 1 << 20, shared: 32 << 20 }, |_| true);
+    assert_eq!(past_pause(&strategy, (16 << 20) - 1), SHORT_PAUSE);
+    assert_eq!(past_pause(&strategy, 16 << 20), LONG_PAUSE);
     let mut world = World {
         record: PolicyTrials::new(StorePurpose::Put, NonTemporal, LONG_PAUSE),
         ..World::new(NonTemporal)
@@ -195,9 +195,11 @@ fn a_trial_is_never_torn_apart_by_copies_that_are_not_timed() {
 
 #[test]
 fn combinations_that_no_cache_can_keep_always_go_the_first_way() {
-    let plan = CopyPlan::of_this_machine();
-    let Some(len) = (14..48).map(|power| 1 << power).find(|&len| !plan.stays_in_cache(len)) else { return };
-    let first = plan.first(len as u64, StorePurpose::Combine.cache_hint());
+    let strategy = CopyStrategy::of_this_machine();
+    let Some(len) = (14..48).map(|power| 1 << power).find(|&len| !strategy.stays_in_cache(len)) else {
+        return;
+    };
+    let first = strategy.first(len as u64, StorePurpose::Combine.cache_hint());
     for _ in 0..4 * TRIAL {
         let mut taken = None;
         with_measured_policy(len, len, StorePurpose::Combine, |way| taken = Some(way));

@@ -18,15 +18,15 @@ const SIZES: usize = 16;
 
 /// The plans of a communicator, in the order in which they were registered.
 #[derive(Debug, Default)]
-pub(crate) struct PlanShelf {
-    plans: Vec<ShelvedPlan>,
+pub(crate) struct RegisteredPlans {
+    plans: Vec<PlanEntry>,
     /// How many there were ever: each has a number of its own, by which calls name it.
     pushed: u32,
 }
 
 /// A plan, what it is for, and the sizes that were asked for last.
 #[derive(Debug)]
-pub(crate) struct ShelvedPlan {
+pub(crate) struct PlanEntry {
     number: u32,
     plan: Arc<ExecutionPlan>,
     operation: Operation,
@@ -37,7 +37,7 @@ pub(crate) struct ShelvedPlan {
     sizes: Vec<(u64, Option<Arc<CompiledPlan>>)>,
 }
 
-impl PlanShelf {
+impl RegisteredPlans {
     /// Returns whether there is none.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -45,8 +45,8 @@ impl PlanShelf {
     }
 
     /// Adds a plan.
-    pub(super) fn push(&mut self, plan: ShelvedPlan) {
-        self.plans.push(ShelvedPlan { number: self.pushed, ..plan });
+    pub(super) fn push(&mut self, plan: PlanEntry) {
+        self.plans.push(PlanEntry { number: self.pushed, ..plan });
         self.pushed += 1;
     }
 
@@ -57,7 +57,7 @@ impl PlanShelf {
 
     /// Returns the place of the first plan called `name`.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
-        self.plans.iter().position(|shelved| shelved.plan.name == name)
+        self.plans.iter().position(|registered| registered.plan.name == name)
     }
 
     /// Removes a plan.
@@ -78,7 +78,7 @@ impl PlanShelf {
         n_members: usize,
         is_meant: impl Fn(&str) -> bool,
     ) -> Option<usize> {
-        let does = |plan: &mut ShelvedPlan| plan.compiled(call, n_members).is_some();
+        let does = |plan: &mut PlanEntry| plan.compiled(call, n_members).is_some();
         self.plans.iter_mut().position(|plan| is_meant(&plan.plan.name) && does(plan))
     }
 
@@ -104,7 +104,7 @@ impl PlanShelf {
     }
 }
 
-impl ShelvedPlan {
+impl PlanEntry {
     /// Looks at a plan for `n_members`, and returns it also as it is compiled for its smallest
     /// size.
     ///

@@ -39,7 +39,7 @@ fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
     planner.propose(&call, choice).unwrap()
 }
 
-/// Names the plan of two members with these buffers.
+/// Names the strategy of two members with these buffers.
 fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
     let cells = buffers.map(|buffers| {
         let cell = PostCell::default();
@@ -49,8 +49,8 @@ fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: 
         cell
     });
     let posts = |member: usize| Post(&cells[member]);
-    let plan = planner.settle(proposal, call, 0, posts).unwrap();
-    match plan.execution {
+    let strategy = planner.settle(proposal, call, 0, posts).unwrap();
+    match strategy.execution {
         Execution::Eager => "eager".into(),
         Execution::ZeroCopy => "zero-copy".into(),
         Execution::ByPlan { index, .. } => format!("plan {index}"),
@@ -115,7 +115,7 @@ fn what_is_settled_follows_from_where_all_buffers_lie() {
     let mut planner = Planner::new(Tuning::default(), N);
     let (large, two_shot) = (call(1 << 20, DataType::F32), by(Algorithm::TwoShot, ChannelKind::Memory));
     for choice in [Choice::default(), two_shot] {
-        for (buffers, plan) in [
+        for (buffers, strategy) in [
             ([apart(); 2], "zero-copy"),
             ([in_place(); 2], "zero-copy"),
             ([in_place(), apart()], "zero-copy"),
@@ -124,7 +124,7 @@ fn what_is_settled_follows_from_where_all_buffers_lie() {
             ([ordinary(), apart()], "staged MeToo"),
         ] {
             let proposal = propose(&mut planner, 1 << 20, choice);
-            assert_eq!(settle(&mut planner, &proposal, &large, buffers), plan, "{choice} {buffers:?}");
+            assert_eq!(settle(&mut planner, &proposal, &large, buffers), strategy, "{choice} {buffers:?}");
         }
     }
     let ring = propose(&mut planner, 1 << 20, by(Algorithm::Ring, ChannelKind::Memory));

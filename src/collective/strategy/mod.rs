@@ -3,14 +3,15 @@
 //! | step | by what | gives |
 //! |---|---|---|
 //! | [`Planner::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
-//! | [`CallAttempt::settled`] | where all buffers lie, how long earlier calls took | a [`Plan`] |
+//! | [`CallAttempt::settled`] | where all buffers lie, times of earlier calls | a [`Strategy`] |
 //!
 //! The first comes before anything is posted, the second once all members have posted. An
 //! [`attempt`] leads from one to the other, and measures. An eager call is done as it is proposed,
-//! since its post carries the data. What executes a plan (`execute`) decides nothing.
+//! since its post carries the data. What executes a strategy (`execute`)
+//! decides nothing.
 //!
 //! # Invariants
-//! - All members come to the same plan. It follows from the calls of the communicator, from the
+//! - All members come to the same strategy. It follows from the calls of the communicator, from the
 //!   table that all have agreed on, and from what members have posted. Only whether a member stages
 //!   before it posts depends on its own buffers, which it posts.
 //! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked
@@ -20,8 +21,8 @@ mod attempt;
 pub(crate) mod library;
 mod measured;
 mod recent;
+pub(crate) mod registered;
 mod runnable;
-pub(crate) mod shelf;
 mod trials;
 pub mod tuning;
 
@@ -42,7 +43,7 @@ pub(crate) use attempt::CallAttempt;
 use measured::MeasuredRoutes;
 use recent::RecentWords;
 pub(crate) use recent::{KnownWord, WORD_LEN, WordArguments};
-use shelf::{PlanShelf, ShelvedPlan};
+use registered::{PlanEntry, RegisteredPlans};
 use trials::Route;
 use tuning::{BufferKind, CommTable, Tuning};
 
@@ -54,7 +55,7 @@ pub(crate) struct Planner {
     table: CommTable,
     tuning: Tuning,
     customs: Customs,
-    shelf: PlanShelf,
+    registered: RegisteredPlans,
     routes: MeasuredRoutes,
     recent: RecentWords,
 }
@@ -97,7 +98,7 @@ pub(crate) struct PlansByTable {
 
 /// How all members do a call, now that all of them have posted where their buffers lie.
 #[derive(Clone, Copy)]
-pub(crate) struct Plan<'p> {
+pub(crate) struct Strategy<'p> {
     pub(crate) execution: Execution<'p>,
     /// The same in words that all ranks know.
     pub(crate) choice: Choice,
@@ -200,7 +201,7 @@ impl Planner {
             table: CommTable::new(&tuning, n_members, |_| false),
             tuning,
             customs: Customs::default(),
-            shelf: PlanShelf::default(),
+            registered: RegisteredPlans::default(),
             routes: MeasuredRoutes::default(),
             recent: RecentWords::default(),
         }
@@ -226,7 +227,7 @@ impl Planner {
     /// Looks anew what the table means, with the plans that there are now.
     fn reconsider(&mut self) {
         self.recent = RecentWords::default();
-        let is_registered = |name: &str| self.shelf.position(name).is_some();
+        let is_registered = |name: &str| self.registered.position(name).is_some();
         self.table = CommTable::new(&self.tuning, self.n_members, is_registered);
     }
 
@@ -238,29 +239,29 @@ impl Planner {
 
     /// Has the calls that an execution plan fits done by it, where the caller has not chosen an
     /// algorithm.
-    pub(crate) fn shelve(&mut self, plan: ShelvedPlan) {
-        self.shelf.push(plan);
+    pub(crate) fn register_plan(&mut self, plan: PlanEntry) {
+        self.registered.push(plan);
         self.reconsider();
     }
 
     /// Returns the place of the first plan called `name`, if there is one.
-    pub(crate) fn shelved(&self, name: &str) -> Option<usize> {
-        self.shelf.position(name)
+    pub(crate) fn registered(&self, name: &str) -> Option<usize> {
+        self.registered.position(name)
     }
 
     /// Returns the names of all plans, and by which numbers calls name them, in their order.
     pub(crate) fn names(&self) -> Vec<(String, u32)> {
-        self.shelf.names().map(|(name, number)| (name.to_owned(), number)).collect()
+        self.registered.names().map(|(name, number)| (name.to_owned(), number)).collect()
     }
 
     /// Returns the number by which calls name the first plan called `name`, if there is one.
     pub(crate) fn named(&self, name: &str) -> Option<u32> {
-        self.shelf.names().find(|&(of, _)| of == name).map(|(_, number)| number)
+        self.registered.names().find(|&(of, _)| of == name).map(|(_, number)| number)
     }
 
     /// Removes the plan with this number; those behind it move up.
-    pub(crate) fn unshelve(&mut self, index: usize) {
-        self.shelf.remove(index);
+    pub(crate) fn unregister_plan(&mut self, index: usize) {
+        self.registered.remove(index);
         self.reconsider();
     }
 
@@ -331,14 +332,14 @@ impl Planner {
     pub(crate) fn is_eager(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
         let len = call.input_len(self.n_members)?;
         let may_be_planned =
-            self.asks_shelf(call.operation, choice) && self.shelf.may_fit(call, self.n_members);
+            self.asks_registered(call.operation, choice) && self.registered.may_fit(call, self.n_members);
         Ok(self.way(call.operation, len, choice)? == Way::Eager && !may_be_planned)
     }
 
     /// Says whether the first execution plan that fits does a call: neither the caller nor an
     /// algorithm of the user's own nor the table says otherwise.
-    fn asks_shelf(&self, operation: Operation, choice: Choice) -> bool {
-        !self.shelf.is_empty()
+    fn asks_registered(&self, operation: Operation, choice: Choice) -> bool {
+        !self.registered.is_empty()
             && choice == Choice::default()
             && !self.customs.has(operation)
             && !self.table.names_plans(operation)
@@ -352,10 +353,10 @@ impl Planner {
     #[inline]
     fn plan_for(&mut self, call: &Call<'_>, choice: Choice) -> Result<Option<usize>> {
         if call.operation == Operation::RunPlan {
-            return self.shelf.named(call, self.n_members).map(Some);
+            return self.registered.named(call, self.n_members).map(Some);
         }
-        let asks = self.asks_shelf(call.operation, choice);
-        Ok(if asks { self.shelf.find(call, self.n_members, |_| true) } else { None })
+        let asks = self.asks_registered(call.operation, choice);
+        Ok(if asks { self.registered.find(call, self.n_members, |_| true) } else { None })
     }
 
     /// Returns the execution plans that the table has do `call`, to which no member contributes
@@ -363,7 +364,7 @@ impl Planner {
     fn plans_by_table(&mut self, call: &Call<'_>, len: u64) -> PlansByTable {
         let mut plan_for = |buffers| {
             let name = self.table.plan(call.operation, buffers, len)?;
-            self.shelf.find(call, self.n_members, |other| other == name)
+            self.registered.find(call, self.n_members, |other| other == name)
         };
         PlansByTable { heap: plan_for(BufferKind::Heap), ordinary: plan_for(BufferKind::Ordinary) }
     }
@@ -421,7 +422,7 @@ impl Planner {
         call: &Call<'_>,
         me: usize,
         posts: impl Fn(usize) -> Post<'p> + Copy,
-    ) -> Result<Plan<'_>> {
+    ) -> Result<Strategy<'_>> {
         let n = self.n_members;
         let in_heap = (0..n).all(|member| posts(member).buffers().are_reachable(call.operation));
         let way = self.settled_way(proposal, call, in_heap);
@@ -433,10 +434,10 @@ impl Planner {
             }
             Way::Eager | Way::ByTable(_) => (Execution::Eager, false),
             Way::ByPlan(index) => {
-                (Execution::ByPlan { index, compiled: self.shelf.compiled(index, call, n) }, false)
+                (Execution::ByPlan { index, compiled: self.registered.compiled(index, call, n) }, false)
             }
         };
-        Ok(Plan { execution, choice: way.choice(), is_measured })
+        Ok(Strategy { execution, choice: way.choice(), is_measured })
     }
 
     /// Settles how members do a call by two shots: over each other's buffers, or over what each

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::trials::Route;
-use super::{Plan, Planner, Proposal};
+use super::{Planner, Proposal, Strategy};
 use crate::collective::call::{Call, Choice};
 use crate::collective::execute::planned::CompiledPlan;
 use crate::collective::rendezvous::buffers::Buffers;
@@ -65,16 +65,16 @@ impl CallAttempt<'_> {
     ///
     /// # Errors
     /// [`crate::Error::InvalidArgument`] when messages are left in pipes, for all members alike.
-    pub(crate) fn settled(&mut self, call: &Call<'_>, members: &Members) -> Result<Plan<'_>> {
+    pub(crate) fn settled(&mut self, call: &Call<'_>, members: &Members) -> Result<Strategy<'_>> {
         let posts = |member| members.board.post_of(member);
-        let plan = self.planner.settle(self.proposal, call, members.me(), posts)?;
-        self.begun = plan.is_measured.then(Instant::now);
-        Ok(plan)
+        let strategy = self.planner.settle(self.proposal, call, members.me(), posts)?;
+        self.begun = strategy.is_measured.then(Instant::now);
+        Ok(strategy)
     }
 
     /// Returns execution plan number `index`, the proposed one, as it was compiled for `call`.
     pub(crate) fn compiled(&mut self, index: usize, call: &Call<'_>) -> &CompiledPlan {
-        self.planner.shelf.compiled(index, call, self.planner.n_members)
+        self.planner.registered.compiled(index, call, self.planner.n_members)
     }
 }
 

@@ -40,7 +40,7 @@ pub struct CacheSizes {
 /// The kernel that copies past the cache on a machine, if it has one, and the lengths from which to
 /// begin with it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct CopyPlan {
+pub(super) struct CopyStrategy {
     streaming: Option<CopyKernel>,
     /// Through the cache, where source and target do not fit into the core's own.
     long: CopyKernel,
@@ -55,8 +55,8 @@ pub(super) struct CopyPlan {
 /// Names the kernel that copies of `len` bytes begin with, before this thread has measured any.
 #[must_use]
 pub fn choose(len: u64, cache_hint: CacheHint) -> CopyKernel {
-    let plan = CopyPlan::of_this_machine();
-    if len < SHORT as u64 { CopyKernel::Memcpy } else { plan.kernel(plan.first(len, cache_hint), len) }
+    let known = CopyStrategy::of_this_machine();
+    if len < SHORT as u64 { CopyKernel::Memcpy } else { known.kernel(known.first(len, cache_hint), len) }
 }
 
 /// Returns whether a copy of so many bytes is too long for the cache: it goes past it even if it is
@@ -68,14 +68,14 @@ pub(crate) fn fills_cache(len: u64) -> bool {
 /// Reads the machine's caches now, so that no copy does it later. Costs a few files of sysfs, once
 /// per process.
 pub fn prepare() {
-    CopyPlan::of_this_machine();
+    CopyStrategy::of_this_machine();
 }
 
-impl CopyPlan {
+impl CopyStrategy {
     #[inline]
     pub(super) fn of_this_machine() -> &'static Self {
-        static PLAN: OnceLock<CopyPlan> = OnceLock::new();
-        PLAN.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
+        static STRATEGY: OnceLock<CopyStrategy> = OnceLock::new();
+        STRATEGY.get_or_init(|| Self::new(CacheSizes::of_this_machine(), CopyKernel::is_supported))
     }
 
     /// Picks the kernels. Their times are in `benches/RESULTS.md`, "Copy kernels".
@@ -219,9 +219,9 @@ mod tests {
             (&CopyKernel::ALL[4..], CopyKernel::Avx512Streaming),
             (&CopyKernel::ALL[..], CopyKernel::Avx2Streaming),
         ] {
-            let plan = CopyPlan::new(CACHES, |kernel| supported.contains(&kernel));
+            let strategy = CopyStrategy::new(CACHES, |kernel| supported.contains(&kernel));
             let kernels =
-                (plan.kernel(StorePolicy::Cached, 4096), plan.kernel(StorePolicy::NonTemporal, 4096));
+                (strategy.kernel(StorePolicy::Cached, 4096), strategy.kernel(StorePolicy::NonTemporal, 4096));
             assert_eq!(kernels, (CopyKernel::Memcpy, past));
         }
     }
@@ -230,8 +230,8 @@ mod tests {
     fn a_loop_goes_through_the_cache_where_lines_do_not_fit() {
         let (source, target) =
             (std::ptr::without_provenance(64), std::ptr::without_provenance_mut::<u8>(128));
-        let plan = CopyPlan::new(CACHES, |kernel| kernel != CopyKernel::Avx512Streaming);
-        let kernel = |policy, skew| plan.kernel_between(policy, source, target.wrapping_add(skew), 4096);
+        let strategy = CopyStrategy::new(CACHES, |kernel| kernel != CopyKernel::Avx512Streaming);
+        let kernel = |policy, skew| strategy.kernel_between(policy, source, target.wrapping_add(skew), 4096);
         assert_eq!(
             (kernel(StorePolicy::Cached, 0), kernel(StorePolicy::Cached, 64)),
             (CopyKernel::Memcpy, CopyKernel::Memcpy)
@@ -241,44 +241,44 @@ mod tests {
             (CopyKernel::Avx2, CopyKernel::Avx2)
         );
         assert_eq!(kernel(StorePolicy::NonTemporal, 16), CopyKernel::Avx2Streaming);
-        let plain = CopyPlan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
+        let plain = CopyStrategy::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
         let skewed = plain.kernel_between(StorePolicy::Cached, source, target.wrapping_add(16), 4096);
         assert_eq!(skewed, CopyKernel::Memcpy);
     }
 
     #[test]
     fn the_string_instruction_goes_through_the_cache_what_no_core_can_keep() {
-        let plan = CopyPlan::new(CACHES, |_| true);
-        let through = |len| plan.kernel(StorePolicy::Cached, len);
+        let strategy = CopyStrategy::new(CACHES, |_| true);
+        let through = |len| strategy.kernel(StorePolicy::Cached, len);
         assert_eq!(through(CACHES.own - 1), CopyKernel::Memcpy);
         assert_eq!(through(CACHES.own), CopyKernel::RepMovsb);
-        assert_eq!(plan.kernel(StorePolicy::NonTemporal, CACHES.own), CopyKernel::Avx2Streaming);
-        let plain = CopyPlan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
+        assert_eq!(strategy.kernel(StorePolicy::NonTemporal, CACHES.own), CopyKernel::Avx2Streaming);
+        let plain = CopyStrategy::new(CACHES, |kernel| kernel == CopyKernel::Memcpy);
         assert_eq!(plain.kernel(StorePolicy::Cached, CACHES.own), CopyKernel::Memcpy);
     }
 
     #[test]
     fn copies_begin_past_the_cache_when_they_would_fill_it() {
-        let plan = CopyPlan::new(CACHES, |_| true);
-        assert_eq!(plan.first((16 << 20) - 1, CacheHint::Keep), StorePolicy::Cached);
-        assert_eq!(plan.first(16 << 20, CacheHint::Keep), StorePolicy::NonTemporal);
-        assert_eq!(plan.first((8 << 20) - 1, CacheHint::Bypass), StorePolicy::Cached);
-        assert_eq!(plan.first(8 << 20, CacheHint::Bypass), StorePolicy::NonTemporal);
+        let strategy = CopyStrategy::new(CACHES, |_| true);
+        assert_eq!(strategy.first((16 << 20) - 1, CacheHint::Keep), StorePolicy::Cached);
+        assert_eq!(strategy.first(16 << 20, CacheHint::Keep), StorePolicy::NonTemporal);
+        assert_eq!(strategy.first((8 << 20) - 1, CacheHint::Bypass), StorePolicy::Cached);
+        assert_eq!(strategy.first(8 << 20, CacheHint::Bypass), StorePolicy::NonTemporal);
     }
 
     #[test]
     fn long_copies_are_tuned_where_there_are_two_ways() {
-        let plan = CopyPlan::new(CACHES, |_| true);
+        let strategy = CopyStrategy::new(CACHES, |_| true);
         for (purpose, from) in [(StorePurpose::Put, SHORT), (StorePurpose::Combine, TUNED_COMBINATION)] {
-            let is_tuned = |len| plan.is_tuned(len, purpose);
+            let is_tuned = |len| strategy.is_tuned(len, purpose);
             assert!(!is_tuned(from - 1) && is_tuned(from) && is_tuned(1 << 30));
         }
-        assert!(plan.stays_in_cache((16 << 20) - 1) && !plan.stays_in_cache(16 << 20));
+        assert!(strategy.stays_in_cache((16 << 20) - 1) && !strategy.stays_in_cache(16 << 20));
         assert!(
-            !CopyPlan::new(CACHES, |kernel| kernel == CopyKernel::Memcpy)
+            !CopyStrategy::new(CACHES, |kernel| kernel == CopyKernel::Memcpy)
                 .is_tuned(1 << 20, StorePurpose::Put)
         );
-        assert!(plan.fits_cache(CACHES.shared) && !plan.fits_cache(CACHES.shared + 2));
+        assert!(strategy.fits_cache(CACHES.shared) && !strategy.fits_cache(CACHES.shared + 2));
     }
 
     #[test]
