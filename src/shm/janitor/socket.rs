@@ -124,7 +124,8 @@ impl SocketJanitor {
     /// name `coming`. The directory itself goes as well if it `is_private`.
     pub(crate) fn start(
         directory: &Path,
-        (socket, coming): (&CStr, &CStr),
+        socket: &CStr,
+        coming: &CStr,
         is_private: bool,
     ) -> io::Result<Self> {
         // Opened anew: this is not the lock.
@@ -273,7 +274,7 @@ mod tests {
             let directory =
                 std::env::temp_dir().join(format!("shmccl-janitor-{name}-{}", std::process::id()));
             create_dir(&directory).unwrap();
-            let janitor = SocketJanitor::start(&directory, (c"socket", c"coming"), is_private).unwrap();
+            let janitor = SocketJanitor::start(&directory, c"socket", c"coming", is_private).unwrap();
             write(directory.join("socket"), "").unwrap();
             janitor.mark(SocketFileId::of(&directory.join("socket")).unwrap());
             let device = Command::new("sleep").arg("1000").spawn().unwrap();
