@@ -16,7 +16,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use crossbeam_queue::ArrayQueue;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use shmccl_proxy::{Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger};
+use shmccl_proxy::{Fifo, FifoHeader, Push, Service, Slot, Transfer, Trigger};
 
 const SLOTS: usize = 512;
 
@@ -33,10 +33,6 @@ impl Ring {
     fn fifo(&self) -> Fifo<&FifoHeader, &[Slot]> {
         Fifo::new(&self.header, self.slots.as_slice()).expect("a power of two")
     }
-}
-
-fn owner() -> ProducerOwner {
-    ProducerOwner::new(std::num::NonZeroU32::MIN)
 }
 
 fn numbered(number: u32) -> Trigger {
@@ -128,7 +124,7 @@ fn fifo_exclusive(total: u64) -> Duration {
 fn fifo_shared(n_producers: u32, total: u64) -> Duration {
     let ring = Ring::new();
     let produce = |each| {
-        let mut producer = ring.fifo().shared_producer(owner()).expect("few enough");
+        let mut producer = ring.fifo().shared_producer().expect("few enough");
         (0..each).for_each(|_| insist(n_producers == 1, || producer.try_push(numbered(7)).is_ok()));
     };
     across_cores(n_producers, total, produce, |all| serve_fifo(&ring, all))
@@ -163,7 +159,7 @@ fn push_and_pop(criterion: &mut Criterion) {
         bencher.iter(|| (exclusive.try_push(numbered(7)).is_ok(), service.poll(&mut handler)));
     });
     drop(exclusive);
-    let mut shared = ring.fifo().shared_producer(owner()).expect("the only one");
+    let mut shared = ring.fifo().shared_producer().expect("the only one");
     group.bench_function("shared", |bencher| {
         bencher.iter(|| (shared.try_push(numbered(7)).is_ok(), service.poll(&mut handler)));
     });

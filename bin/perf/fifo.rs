@@ -1,15 +1,12 @@
 //! The fifo between threads of this process: triggers pushed on one core and served on another, per
 //! second.
 
-use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sched::CpuSet;
-use shmccl::proxy::{
-    BATCH, Fifo, FifoHeader, ProducerOwner, Push, Service, Slot, Transfer, Trigger, TriggerRefusal,
-};
+use shmccl::proxy::{BATCH, Fifo, FifoHeader, Push, Service, Slot, Transfer, Trigger, TriggerRefusal};
 use shmccl_harness::clock::now_ns;
 use shmccl_harness::cores::{affinity, move_to, pin};
 use shmccl_harness::interleave::Effort;
@@ -162,8 +159,7 @@ fn fifo(setup: Setup, cores: FifoCores, patience: Duration) -> Result<(f64, u64)
                 if setup.exclusive {
                     produce(fifo.producer()?, run);
                 } else {
-                    let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(producer));
-                    produce(fifo.shared_producer(owner)?, run);
+                    produce(fifo.shared_producer()?, run);
                 }
                 Ok(())
             }));

@@ -254,10 +254,8 @@ impl TestBench<'_> {
     /// Measures a put with signal against a plain copy and a flag, and for long messages against
     /// other copies as well. The best of them is the limit.
     pub(crate) fn put_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
-        let streaming = [CopyKernel::Avx2Streaming, CopyKernel::Avx512Streaming];
-        let quickest = streaming.into_iter().find(|kernel| kernel.is_supported());
-        let string = Some(CopyKernel::RepMovsb).filter(|kernel| kernel.is_supported());
-        let others = quickest.into_iter().chain(string).filter(|_| buffers.stamped());
+        let others = [CopyKernel::Avx2Streaming, CopyKernel::RepMovsb].into_iter();
+        let others = others.filter(|kernel| kernel.is_supported() && buffers.stamped());
         let kernels: Vec<_> = std::iter::once(CopyKernel::Memcpy).chain(others).collect();
         let mut limits = Vec::new();
         for (pair, &kernel) in (0..).zip(&kernels) {

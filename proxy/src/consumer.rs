@@ -7,8 +7,8 @@ use core::fmt;
 use core::ops::Deref;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::fifo::{ABANDONED, Fifo, FifoRing, Position, clamp_depth};
-use crate::header::{FifoHeader, ProducerOwner, Slot};
+use crate::fifo::{ABANDONED, Fifo, FifoRing, Position};
+use crate::header::{FifoHeader, Slot};
 use crate::trigger::Trigger;
 
 /// How many slots a cache line holds.
@@ -70,43 +70,6 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Consumer<H, S> {
     #[must_use]
     pub fn depth(&self) -> u64 {
         self.fifo.ring().depth(self.tail)
-    }
-
-    /// Steps over the next position if it was reserved by an owner that died before its commit.
-    ///
-    /// `is_dead` is asked about every owner that may hold the position, and all of them have to be
-    /// dead. Nothing happens when the position is committed, free, or held by the living. Call it
-    /// when a death is known or nothing moves, not on the fast path; call it again for the next
-    /// position.
-    ///
-    /// `is_dead` may say yes only when the owner will never run another instruction. The process
-    /// that learns of the death must see all that the owner wrote. A kernel's word for it grants
-    /// that: a robust futex, a pidfd, a reaped child.
-    pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(ProducerOwner) -> bool) -> Option<Position> {
-        let (ring, stuck) = (self.fifo.ring(), self.tail);
-        let head = ring.header.head.load(Ordering::Acquire); // F4 reserve
-        if clamp_depth(head.wrapping_sub(stuck), ring.capacity()) == 0 {
-            return None;
-        }
-        let mut holders = 0;
-        for cell in &ring.header.producers {
-            let next = cell.reserving.load(Ordering::Acquire); // F4 reserve
-            if next == stuck.wrapping_add(1) {
-                let owner = cell.owner.load(Ordering::Relaxed); // relaxed: the announcement acquired it
-                if !ProducerOwner::from_shared(owner).is_some_and(&mut is_dead) {
-                    return None;
-                }
-                holders += 1;
-            }
-        }
-        // Read after the announcements: a holder that has moved on released its commit with its
-        // next announcement.
-        if holders == 0 || ring.is_committed(stuck) {
-            return None;
-        }
-        ring.abandon(stuck);
-        self.step_over();
-        Some(Position(stuck))
     }
 
     pub(crate) fn ring(&self) -> FifoRing<'_> {

@@ -11,39 +11,29 @@
 //! compare-exchange: a ticket by `fetch_add`, taken on a full ring, would have to be waited for or
 //! leave a hole. The figures are in `benches/RESULTS.md`, "Fifo: kinds of producers".
 //!
-//! **Death between the steps.** A producer that dies there leaves a position that nobody will
-//! commit. A consumer that waits for the commit would stop for ever. Patience is no evidence: a
-//! stopped process wakes up, and writes its words into a slot that has gone round. So a position is
-//! skipped only when its holder is *known* to be dead. No word names the holder. Instead each
-//! shared producer announces, in a cell of its own, the position that it is about to reserve. The
-//! holder of a stuck position `p` is among the producers whose announcement still says `p`, since a
-//! producer announces another position only after its commit. When all of those are dead, `p` is
-//! skipped.
-//!
-//! The engine does not skip: all producers of one of its fifos are threads of one process, which
-//! die together, and the epoch with them. The announcement stays, at one release store for each
-//! shared push, because a [`SharedProducer`] promises more: its fifo may be shared between
-//! processes.
+//! **Death between the steps.** A process that dies there leaves a position that nobody will
+//! commit, and the consumer stops in front of it. So shared producers of one fifo are threads of
+//! one process. In the engine they die together, and the epoch with them. An exclusive producer
+//! takes no position before it commits.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
 //! | F1 publish | commit: word 1 | `peek`: word 1 | word 0, and all the producer wrote before |
 //! | F2 reuse | `pop`, batch: tail | push into a full ring: tail | the slot was read |
 //! | F3 complete | `complete` | `is_completed` | the effects of this and all earlier triggers |
-//! | F4 reserve | announcement; head | `skip_stuck`: both | possible holders; their commits |
 //! | F5 hand over | producer dropped: place | producer made; `attend` | `head`, slots before it |
 //! | F6 come and go | `Roster::count_change` | `attend` | places taken: see [`crate::header`] |
 //!
 //! **Trust.** The consumer keeps its position to itself and only publishes it. All that it reads
-//! (words, head, announcements) is masked, compared or bounded, and is never an index or a loop
-//! limit. Forged memory makes it serve triggers that nobody pushed, and nothing worse.
+//! (words, head) is masked, compared or bounded, and is never an index or a loop limit. Forged
+//! memory makes it serve triggers that nobody pushed, and nothing worse.
 
 use core::fmt;
 use core::ops::Deref;
 
 use crate::atomic::Ordering;
 use crate::consumer::Consumer;
-use crate::header::{FifoHeader, ProducerOwner, Slot};
+use crate::header::{FifoHeader, Slot};
 use crate::producer::{Producer, SharedProducer};
 use crate::trigger::{COMMIT_SHIFT, Trigger};
 
@@ -180,16 +170,16 @@ where
         Producer::new(self.clone())
     }
 
-    /// Makes a producer that shares the fifo with others like it, held by `owner`.
+    /// Makes a producer that shares the fifo with others like it, of the same process.
     ///
     /// # Errors
     /// [`FifoError::Taken`] while there is an exclusive producer; [`FifoError::NoPlace`] when there
     /// are [`MAX_PRODUCERS`](crate::MAX_PRODUCERS). A producer that died keeps its place.
-    pub fn shared_producer(&self, owner: ProducerOwner) -> Result<SharedProducer<H, S>, FifoError>
+    pub fn shared_producer(&self) -> Result<SharedProducer<H, S>, FifoError>
     where
         Self: Clone,
     {
-        SharedProducer::new(self.clone(), owner)
+        SharedProducer::new(self.clone())
     }
 
     /// Makes the consumer, which goes on at the position where the last one stopped.
@@ -298,7 +288,7 @@ impl<'a> FifoRing<'a> {
     }
 }
 
-/// The words of a position that holds no trigger: abandoned by its producer, or skipped.
+/// The words of a position that holds no trigger: abandoned by its producer.
 pub(crate) const ABANDONED: [u64; 2] = [0, 0];
 
 /// Returns `head - tail`, where `tail` may have run ahead of the `head` that was seen, and `head`

@@ -7,13 +7,13 @@
 //!
 //! | field | bytes | written by | read by |
 //! |---|---|---|---|
-//! | `head` | 0..128 | producers: positions reserved | a draining or stuck consumer, snapshot |
+//! | `head` | 0..128 | producers: positions reserved | a draining consumer, snapshot |
 //! | `tail` | 128..256 | consumer: positions popped | producers of a full ring, snapshot |
 //! | `completed` | 256..384 | consumer: one past the last flushed position | flushing producers |
-//! | `places` | 384..512 | producers that come and go: bit `i` = cell `i` | producers, service |
+//! | `places` | 384..512 | producers that come and go: bit `i` = stalls `i` | producers, service |
 //! | `service` | 512..640 | consumer: refusals, skips, depth | snapshot |
 //! | `service_time` | 640..896 | consumer: bucket `i` counts times of `2^i` ns and up | snapshot |
-//! | `producers` | 896..4992 | its holder: owner, announcement, stalls | stuck consumer, snapshot |
+//! | `stalls` | 896..4992 | producer with the place: pushes that found the ring full | snapshot |
 //!
 //! A slot is two words, see [`crate::trigger`]. Bit 63 of word 1 is the parity of the lap: a slot
 //! at position `p` of a ring of `n` is committed when the bit is the opposite of bit 0 of `p / n`.
@@ -31,8 +31,6 @@
 //! A producer is counted before its first push. So a service that finds the trigger's doorbell rung
 //! finds the count changed. A forged count makes the service go through the headers in vain.
 
-use core::num::NonZeroU32;
-
 use crossbeam_utils::CachePadded;
 
 use crate::atomic::{AtomicU64, Ordering};
@@ -44,31 +42,6 @@ pub const MAX_PRODUCERS: usize = if cfg!(loom) { 3 } else { 32 };
 /// How many buckets the service-time histogram has; the last one counts everything from 2^31 ns up.
 pub const BUCKETS: usize = if cfg!(loom) { 2 } else { 32 };
 
-/// The caller's number for the process that holds a producer: all that lives and dies as one.
-///
-/// A fifo only stores it and gives it back when it asks whether the owner is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProducerOwner(NonZeroU32);
-
-impl ProducerOwner {
-    /// Names an owner by any number but zero, such as a rank plus one.
-    #[must_use]
-    pub const fn new(value: NonZeroU32) -> Self {
-        Self(value)
-    }
-
-    /// Returns the number.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0.get()
-    }
-
-    /// Reads a number out of shared memory; `None` for a forged one that cannot be an owner.
-    pub(crate) fn from_shared(word: u64) -> Option<Self> {
-        u32::try_from(word).ok().and_then(NonZeroU32::new).map(Self)
-    }
-}
-
 /// The shared state of a fifo, apart from its slots. See the field table of [this module](self).
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -79,7 +52,8 @@ pub struct FifoHeader {
     pub(crate) places: CachePadded<AtomicU64>,
     pub(crate) service: CachePadded<ServiceCounters>,
     pub(crate) service_time: CachePadded<[AtomicU64; BUCKETS]>,
-    pub(crate) producers: [CachePadded<ProducerCell>; MAX_PRODUCERS],
+    /// Pushes of each producer that found the ring full.
+    pub(crate) stalls: [CachePadded<AtomicU64>; MAX_PRODUCERS],
 }
 
 impl FifoHeader {
@@ -96,24 +70,12 @@ impl FifoHeader {
 pub(crate) struct ServiceCounters {
     /// Triggers refused.
     pub(crate) refused: AtomicU64,
-    /// Positions that held no trigger: abandoned by their producer, or skipped after its death.
+    /// Positions that held no trigger: abandoned by their producer.
     pub(crate) skipped: AtomicU64,
     /// The most positions that were seen in flight.
     pub(crate) depth_high_water: AtomicU64,
     /// The last refused trigger: its position, both words, the reason.
     pub(crate) last_refused: [AtomicU64; 4],
-}
-
-/// What one producer tells about itself.
-#[derive(Debug, Default)]
-#[repr(C)]
-pub(crate) struct ProducerCell {
-    /// The number of the [`ProducerOwner`].
-    pub(crate) owner: AtomicU64,
-    /// One past the position that it tries to reserve, or has reserved last; zero for none.
-    pub(crate) reserving: AtomicU64,
-    /// Pushes that found the ring full.
-    pub(crate) stalls: AtomicU64,
 }
 
 /// One entry of the ring.
@@ -202,16 +164,12 @@ const _: () = {
     assert!(offset_of!(FifoHeader, places) == 384);
     assert!(offset_of!(FifoHeader, service) == 512);
     assert!(offset_of!(FifoHeader, service_time) == 640);
-    assert!(offset_of!(FifoHeader, producers) == 896);
+    assert!(offset_of!(FifoHeader, stalls) == 896);
     assert!(size_of::<FifoHeader>() == 4992 && align_of::<FifoHeader>() == 128);
-    assert!(size_of::<CachePadded<ProducerCell>>() == 128);
     assert!(offset_of!(ServiceCounters, refused) == 0);
     assert!(offset_of!(ServiceCounters, skipped) == 8);
     assert!(offset_of!(ServiceCounters, depth_high_water) == 16);
     assert!(offset_of!(ServiceCounters, last_refused) == 24);
-    assert!(offset_of!(ProducerCell, owner) == 0);
-    assert!(offset_of!(ProducerCell, reserving) == 8);
-    assert!(offset_of!(ProducerCell, stalls) == 16);
     assert!(offset_of!(Slot, word0) == 0 && offset_of!(Slot, word1) == 8);
     assert!(size_of::<Slot>() == 16 && align_of::<Slot>() == 16);
     assert!(size_of::<Roster>() == 8);

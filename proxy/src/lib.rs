@@ -39,7 +39,7 @@ mod tests;
 
 pub use consumer::Consumer;
 pub use fifo::{Fifo, FifoError, Full, Position};
-pub use header::{FifoHeader, MAX_PRODUCERS, ProducerOwner, Roster, Slot};
+pub use header::{FifoHeader, MAX_PRODUCERS, Roster, Slot};
 pub use producer::{Producer, Push, Reservation, SharedProducer};
 pub use service::{BATCH, DrainGoal, Handler, Service, TriggerRefusal};
 pub use snapshot::{Histogram, RefusedTrigger, Snapshot};

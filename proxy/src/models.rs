@@ -13,7 +13,6 @@
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p shmccl-proxy --release --lib`.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use loom::thread;
@@ -40,10 +39,6 @@ fn set(cell: &AtomicU64, value: u64) {
 
 fn get(cell: &AtomicU64) -> u64 {
     cell.load(Ordering::Relaxed) // relaxed: the edge under test has to carry it
-}
-
-fn owner(number: u32) -> ProducerOwner {
-    ProducerOwner::new(NonZeroU32::new(number).unwrap())
 }
 
 /// A trigger that carries a number in both words.
@@ -142,7 +137,7 @@ fn an_exclusive_producer_overwrites_a_slot_only_after_its_pop() {
 fn a_shared_producer_overwrites_a_slot_only_after_its_pop() {
     loom::model(|| {
         let fifo = fifo(1);
-        overwrite_only_after_pop(fifo.shared_producer(owner(1)).unwrap(), fifo.consumer());
+        overwrite_only_after_pop(fifo.shared_producer().unwrap(), fifo.consumer());
     });
 }
 
@@ -192,7 +187,7 @@ fn two_producers(capacity: usize) {
         let fifo = fifo(capacity);
         let mut consumer = fifo.consumer();
         let pushing = [10, 20].map(|base| {
-            let mut producer = fifo.shared_producer(owner(base)).unwrap();
+            let mut producer = fifo.shared_producer().unwrap();
             let mut push = move |number| producer.try_push(numbered(number)).ok().map(|_| number);
             thread::spawn(move || [push(base), push(base + 1)])
         });
@@ -245,68 +240,6 @@ fn a_flush_carries_the_effects_of_all_earlier_triggers() {
     });
 }
 
-/// F4: a producer that announced a position, lost it and died is no evidence against the one that
-/// holds it.
-#[test]
-fn a_position_is_not_skipped_while_its_holder_lives() {
-    loom::model(|| {
-        let (fifo, gates) = (fifo(2), [cell(), cell(), cell()]);
-        let mut consumer = fifo.consumer();
-        let loser = fifo.shared_producer(owner(1)).unwrap();
-        let mut winner = fifo.shared_producer(owner(2)).unwrap();
-        loser.die_announcing(0);
-        let theirs = gates.clone();
-        let pushing = thread::spawn(move || {
-            for (i, gate) in (1..).zip(&theirs) {
-                // The third finds the ring full, or not: then it withdraws its announcement.
-                let _ = winner.try_push(numbered(i));
-                set(gate, 1);
-            }
-        });
-        let _ = gates.each_ref().map(|gate| get(gate));
-        assert_eq!(consumer.skip_stuck(|who| who == owner(1)), None);
-        pushing.join().unwrap();
-        assert_eq!(pop_all(&mut consumer, 2), [1, 2]);
-    });
-}
-
-/// F4, the other way: the dead are found out, while others push.
-#[test]
-fn a_death_between_reserve_and_commit_does_not_wedge_the_others() {
-    explore(3, || {
-        let (fifo, gates) = (fifo(2), [cell(), cell()]);
-        let mut consumer = fifo.consumer();
-        let mut dying = fifo.shared_producer(owner(1)).unwrap();
-        let mut alive = fifo.shared_producer(owner(2)).unwrap();
-        let dead = cell();
-        let (their_death, their_gate) = (Arc::clone(&dead), Arc::clone(&gates[0]));
-        let death = thread::spawn(move || {
-            std::mem::forget(dying.reserve().unwrap());
-            std::mem::forget(dying);
-            set(&their_gate, 1);
-            their_death.store(1, Ordering::Release);
-        });
-        let their_gate = Arc::clone(&gates[1]);
-        let pushing = thread::spawn(move || {
-            push(&mut alive, numbered(7));
-            set(&their_gate, 1);
-        });
-        let is_dead = |who| who == owner(1) && dead.load(Ordering::Acquire) == 1;
-        let _ = gates.each_ref().map(|gate| get(gate));
-        let early = consumer.skip_stuck(is_dead).is_some();
-        let first = pop(&mut consumer);
-        death.join().unwrap();
-        pushing.join().unwrap();
-        let mut skipped = usize::from(early);
-        let mut popped: Vec<_> = first.into_iter().collect();
-        for _ in 0..3 {
-            popped.extend(pop(&mut consumer));
-            skipped += usize::from(consumer.skip_stuck(is_dead).is_some());
-        }
-        assert_eq!((popped.as_slice(), skipped), (&[7][..], 1));
-    });
-}
-
 /// A reservation that is dropped leaves a mark that the consumer steps over, and the slot is used
 /// again.
 #[test]
@@ -314,7 +247,7 @@ fn an_abandoned_position_is_stepped_over() {
     loom::model(|| {
         let fifo = fifo(1);
         let mut consumer = fifo.consumer();
-        let mut producer = fifo.shared_producer(owner(1)).unwrap();
+        let mut producer = fifo.shared_producer().unwrap();
         let pushing = thread::spawn(move || {
             drop(producer.reserve().unwrap());
             push(&mut producer, numbered(1));

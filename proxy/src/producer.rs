@@ -16,10 +16,10 @@ use core::ops::Deref;
 use crate::atomic::Ordering;
 use crate::consumer::bump;
 use crate::fifo::{Fifo, FifoError, Full, Position};
-use crate::header::{FifoHeader, MAX_PRODUCERS, ProducerCell, ProducerOwner, Slot};
+use crate::header::{FifoHeader, MAX_PRODUCERS, Slot};
 use crate::trigger::Trigger;
 
-/// The bit of `places` that an exclusive producer sets; it counts its stalls in cell 0.
+/// The bit of `places` that an exclusive producer sets; it has the first count of stalls.
 const EXCLUSIVE: u64 = 1 << 63;
 
 /// How often a shared producer tries to take a position for one push. A try fails only because
@@ -88,13 +88,14 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Push for Producer
     }
 }
 
-/// One of several producers of a fifo, in one process or in many. Each thread makes its own.
+/// One of several producers of a fifo, in one process: if they were in several, the death of one
+/// between the steps of a push would stop the others. Each thread makes its own.
 pub struct SharedProducer<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> {
     end: ProducerEnd<H, S>,
 }
 
 impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H, S> {
-    pub(crate) fn new(fifo: Fifo<H, S>, owner: ProducerOwner) -> Result<Self, FifoError> {
+    pub(crate) fn new(fifo: Fifo<H, S>) -> Result<Self, FifoError> {
         let place = take_place(&fifo.header, |places| {
             let free = (!places).trailing_zeros() as usize;
             match places & EXCLUSIVE {
@@ -103,18 +104,14 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
                 _ => Err(FifoError::Taken),
             }
         })?;
-        let end = ProducerEnd::new(fifo, place, place.trailing_zeros() as usize);
-        end.cell().owner.store(u64::from(owner.get()), Ordering::Relaxed); // relaxed: each announcement releases it
-        Ok(Self { end })
+        Ok(Self { end: ProducerEnd::new(fifo, place, place.trailing_zeros() as usize) })
     }
 
     /// Takes a position, or says at once that there is no room.
     ///
     /// The position must be committed soon: the consumer stops in front of it. A reservation that
-    /// is dropped is abandoned, and the consumer steps over it. A reservation whose process dies
-    /// stops the consumer until [`Consumer::skip_stuck`](crate::Consumer::skip_stuck) learns that
-    /// the owner is dead. A reservation that is forgotten by a producer that lives on stops the
-    /// consumer for good.
+    /// is dropped is abandoned, and the consumer steps over it. A reservation that is forgotten, or
+    /// whose process dies, stops the consumer for good.
     ///
     /// # Errors
     /// [`Full`]: nothing is held. Also where some thousand tries have each found that `head` had
@@ -130,26 +127,17 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H,
                     // `tail` was compared with a `head` that had moved on: compare again.
                     continue;
                 }
-                self.end.announce(0);
                 self.end.note_stall();
                 return Err(Full);
             }
-            if self.end.try_reserve(position) {
+            let next = position.wrapping_add(1);
+            let order = Ordering::Relaxed; // relaxed: a count; the slot's own bit publishes the trigger
+            if self.end.fifo.header.head.compare_exchange(position, next, order, order).is_ok() {
                 self.end.stalled = false;
                 return Ok(Reservation { end: &mut self.end, position });
             }
         }
-        self.end.announce(0);
         Err(Full)
-    }
-}
-
-#[cfg(all(test, loom))]
-impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> SharedProducer<H, S> {
-    /// Dies after announcing `position` and before reserving it.
-    pub(crate) fn die_announcing(self, position: u64) {
-        self.end.announce(position.wrapping_add(1));
-        mem::forget(self);
     }
 }
 
@@ -199,7 +187,7 @@ pub(crate) struct ProducerEnd<H: Deref<Target = FifoHeader>, S: Deref<Target = [
     pub(crate) fifo: Fifo<H, S>,
     /// The bit of `places` to give back.
     place: u64,
-    /// The cell that is this producer's own.
+    /// Which count of stalls is this producer's own.
     cell: usize,
     /// How many slots there are.
     capacity: u64,
@@ -217,11 +205,6 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
         let capacity = fifo.capacity();
         let tail = fifo.header.head.load(Ordering::Relaxed).wrapping_sub(capacity); // relaxed: a guess
         Self { fifo, place, cell, capacity, tail, stalled: false, process: std::process::id() }
-    }
-
-    fn cell(&self) -> &ProducerCell {
-        // It is within; said again so that this cannot panic.
-        &self.fifo.header.producers[self.cell % MAX_PRODUCERS]
     }
 
     /// Returns whether `position` can be written without overwriting what the consumer has not
@@ -247,29 +230,12 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> ProducerEnd<H, S>
         ring.slot(position).publish(trigger.words(), ring.commit_bit(position));
     }
 
-    /// Says that the position before `next` is about to be reserved, or with 0 that none is.
-    ///
-    /// Release: a consumer that reads it also sees the commit of the position announced before.
-    #[inline]
-    pub(crate) fn announce(&self, next: u64) {
-        self.cell().reserving.store(next, Ordering::Release); // F4 reserve
-    }
-
-    #[inline]
-    fn try_reserve(&self, position: u64) -> bool {
-        let next = position.wrapping_add(1);
-        self.announce(next);
-        let head = &self.fifo.header.head;
-        // Release: a consumer that sees `head` past the position also sees the announcement.
-        // Relaxed: a loser reads nothing.
-        head.compare_exchange(position, next, Ordering::Release, Ordering::Relaxed).is_ok() // F4 reserve
-    }
-
     /// Counts a push that found the ring full, once however often it is tried again.
     #[inline]
     fn note_stall(&mut self) {
         if !mem::replace(&mut self.stalled, true) {
-            bump(&self.cell().stalls);
+            // It is within; said again so that this cannot panic.
+            bump(&self.fifo.header.stalls[self.cell % MAX_PRODUCERS]);
         }
     }
 }
@@ -279,9 +245,6 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Drop for Producer
     fn drop(&mut self) {
         if self.process != std::process::id() {
             return;
-        }
-        if self.place != EXCLUSIVE {
-            self.announce(0);
         }
         self.fifo.header.places.fetch_and(!self.place, Ordering::Release); // F5 hand over
     }

@@ -32,7 +32,7 @@ use std::time::Instant;
 use crate::atomic::Ordering;
 use crate::consumer::{Consumer, bump, is_abandoned};
 use crate::fifo::Position;
-use crate::header::{BUCKETS, FifoHeader, ProducerOwner, Roster, Slot};
+use crate::header::{BUCKETS, FifoHeader, Roster, Slot};
 use crate::trigger::{Trigger, TriggerKind};
 
 /// One position in this many is timed.
@@ -190,7 +190,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
     /// Serves what is committed within `goal` and returns how many positions are left.
     ///
     /// It returns at once. What is left was reserved and not yet committed: call again while its
-    /// producers live, and [`Service::skip_stuck`] when they may have died.
+    /// producers live.
     pub fn drain<T: Handler>(&mut self, goal: &DrainGoal, handler: &mut T) -> u64 {
         let mut left = 0;
         for lane in &mut self.lanes {
@@ -200,25 +200,6 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
             left += lane.left(end);
         }
         left
-    }
-
-    /// Steps over positions whose producers died before their commit, in every fifo; returns how
-    /// many.
-    ///
-    /// See [`Consumer::skip_stuck`] for what `is_dead` promises. It is called with the fifo's
-    /// index.
-    pub fn skip_stuck(&mut self, mut is_dead: impl FnMut(usize, ProducerOwner) -> bool) -> usize {
-        let mut skipped = 0;
-        for lane in &mut self.lanes {
-            // No more than a ring holds, so that a forger cannot keep the service here.
-            for _ in 0..lane.consumer.ring().capacity() {
-                if lane.consumer.skip_stuck(|owner| is_dead(lane.fifo, owner)).is_none() {
-                    break;
-                }
-                skipped += 1;
-            }
-        }
-        skipped
     }
 
     /// Returns the shared state of one fifo.

@@ -13,7 +13,7 @@ use crate::trigger::Trigger;
 pub struct Snapshot {
     /// Positions reserved.
     pub pushed: u64,
-    /// Positions popped: served, refused, abandoned or skipped.
+    /// Positions popped: served, refused or abandoned.
     pub served: u64,
     /// One past the last position that a FLUSH completed.
     pub completed: u64,
@@ -28,7 +28,7 @@ pub struct Snapshot {
     pub stalls: u64,
     /// Triggers refused.
     pub refused: u64,
-    /// Positions without a trigger: abandoned by a producer, or left by one that died.
+    /// Positions without a trigger: abandoned by a producer.
     pub skipped: u64,
     /// The last trigger refused.
     pub last_refused: Option<RefusedTrigger>,
@@ -96,7 +96,7 @@ impl FifoHeader {
             completed: read(&self.completed),
             depth,
             depth_high_water: read(&self.service.depth_high_water).min(slots).max(depth),
-            stalls: self.producers.iter().fold(0, |sum, cell| sum.saturating_add(read(&cell.stalls))),
+            stalls: self.stalls.iter().fold(0, |sum, stalls| sum.saturating_add(read(stalls))),
             refused,
             skipped: read(&self.service.skipped),
             last_refused: (refused > 0).then_some(RefusedTrigger { position, trigger, code }),

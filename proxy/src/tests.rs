@@ -53,10 +53,6 @@ impl Ring {
     }
 }
 
-fn owner(number: u32) -> ProducerOwner {
-    ProducerOwner::new(NonZeroU32::new(number).unwrap())
-}
-
 fn refusal(code: u32) -> TriggerRefusal {
     TriggerRefusal::new(NonZeroU32::new(code).unwrap())
 }
@@ -83,7 +79,7 @@ fn with_each_producer(capacity: usize, start: u64, test: impl Fn(&Ring, &mut dyn
     let ring = Ring::starting_at(capacity, start);
     test(&ring, &mut ring.fifo().producer().unwrap());
     let ring = Ring::starting_at(capacity, start);
-    test(&ring, &mut ring.fifo().shared_producer(owner(1)).unwrap());
+    test(&ring, &mut ring.fifo().shared_producer().unwrap());
 }
 
 /// Where positions start: at zero, around the ends of laps, and near the end of all numbers.

@@ -14,9 +14,8 @@ use nix::unistd::{pipe2, read, write};
 
 use super::socket::{poll_timeout, resource_error};
 use crate::error::Result;
-use crate::process::OwnerProcess;
 use crate::shm::HostKernel;
-use crate::shm::undivided::{ForkMutex, spawn};
+use crate::shm::undivided::{ProcessMutex, spawn};
 use crate::shm::unforked::Unforked;
 use crate::sync::grace::Grace;
 
@@ -31,13 +30,12 @@ pub(super) struct WaitingHost {
 
 /// The thread that waits, and what it has not heard of yet.
 struct Waiter {
-    /// A child of a fork has a copy of this, and not the thread.
-    owner: OwnerProcess,
     new: Vec<WaitingHost>,
     wake: OwnedFd,
 }
 
-static WAITER: ForkMutex<Option<Waiter>> = ForkMutex::new(None);
+/// A child of a fork has no such thread.
+static WAITER: ProcessMutex<Option<Waiter>> = ProcessMutex::new();
 
 /// Has somebody wait until the first process comes to a meeting, or until its patience is over.
 ///
@@ -45,7 +43,7 @@ static WAITER: ForkMutex<Option<Waiter>> = ForkMutex::new(None);
 /// [`Error::ResourceLimit`](crate::error::Error::ResourceLimit).
 pub(super) fn wait_for_first(host: WaitingHost) -> Result<()> {
     WAITER.with(|waiter| {
-        if let Some(waiter) = waiter.as_mut().filter(|waiter| waiter.owner.is_this()) {
+        if let Some(waiter) = waiter {
             waiter.new.push(host);
             // A pipe that is full wakes it all the same.
             let _ = write(&waiter.wake, &[0]);
@@ -66,7 +64,7 @@ impl Waiter {
             wait_at_all(&woken);
         };
         spawn("shmccl meetings", wait).map_err(|error| resource_error("starting a thread", error))?;
-        Ok(Self { owner: OwnerProcess::this(), new: vec![first], wake })
+        Ok(Self { new: vec![first], wake })
     }
 }
 

@@ -12,7 +12,6 @@ use super::epoch::EpochMapping;
 use super::slot::ChannelSlots;
 use crate::bootstrap::dump_heap_from_env;
 use crate::error::{EpochReport, Error, Result};
-use crate::faults::Injector;
 use crate::heap::SymmetricHeap;
 use crate::process::OwnerProcess;
 use crate::rank::Rank;
@@ -21,7 +20,7 @@ use crate::sync::atomic::AtomicU64;
 use crate::sync::{
     ActivityCell, ParkCell, SemaphoreCell, SemaphoreReceiver, WaitPolicy, Waiting, Watch, plain,
 };
-use crate::trace::Recorder;
+use condition::RankState;
 use watches::PeerWatch;
 pub(crate) use watches::{EpochWatch, LongWait};
 
@@ -40,29 +39,13 @@ pub(crate) struct RankContext {
     process: OwnerProcess,
     heap: Arc<SymmetricHeap>,
     slots: ChannelSlots,
-    /// How many threads that may spin share this rank's core.
-    spinners: AtomicU64,
-    /// Whether there was more than one from the start.
-    oversubscribed: bool,
-    /// How many cores the ranks were told to count on, instead of those on which they may run.
-    cores: Option<NonZeroU32>,
-    /// Where the proxy service process sleeps, when it runs on this rank's core.
-    service: Option<CellRef<ParkCell>>,
-    /// Where this rank's proxy thread sleeps, once there is one.
-    proxy: OnceLock<CellRef<ParkCell>>,
+    cores: CoreSharing,
     /// How long a wait may take, in nanoseconds.
     timeout: AtomicU64,
     /// How many bytes of inputs calls have moved through staging areas.
     staged: AtomicU64,
     observe: Observe,
-    /// What [`condition`] knows.
-    state: AtomicU64,
-    /// The faults that are planned.
-    injector: OnceLock<Arc<Injector>>,
-    /// Where this rank notes what it does.
-    recorder: OnceLock<Recorder>,
-    /// Whether data are checked on their way.
-    checksums: OnceLock<()>,
+    state: RankState,
     /// The rank that this one blames, if a wait has come to nothing.
     blamed: OnceLock<Blamed>,
 }
@@ -73,6 +56,33 @@ pub(crate) struct Blamed {
     pub(crate) rank: Rank,
     /// It held others up until the deadline had passed; otherwise it had left.
     pub(crate) is_late: bool,
+}
+
+/// Who shares the core of a rank.
+#[derive(Debug)]
+struct CoreSharing {
+    /// How many threads that may spin share this rank's core.
+    spinners: AtomicU64,
+    /// Whether there was more than one from the start.
+    oversubscribed: bool,
+    /// How many cores the ranks were told to count on, instead of those on which they may run.
+    told: Option<NonZeroU32>,
+    /// Where the proxy service process sleeps, when it runs on this rank's core.
+    service: Option<CellRef<ParkCell>>,
+    /// Where this rank's proxy thread sleeps, once there is one.
+    proxy: OnceLock<CellRef<ParkCell>>,
+}
+
+impl CoreSharing {
+    fn among(spinners: u32) -> Self {
+        Self {
+            spinners: AtomicU64::new(spinners.into()),
+            oversubscribed: spinners > 1,
+            told: None,
+            service: None,
+            proxy: OnceLock::new(),
+        }
+    }
 }
 
 impl RankContext {
@@ -96,36 +106,25 @@ impl RankContext {
             rank,
             process: OwnerProcess::this(),
             heap: Arc::new(heap),
-            spinners: AtomicU64::new(spinners.into()),
-            oversubscribed: spinners > 1,
-            cores: None,
-            service: None,
-            proxy: OnceLock::new(),
+            cores: CoreSharing::among(spinners),
             timeout: AtomicU64::new(plain::nanos(timeout)),
             staged: AtomicU64::new(0),
             observe,
-            state: condition::ordinary(),
-            injector: OnceLock::new(),
-            recorder: OnceLock::new(),
-            checksums: OnceLock::new(),
+            state: RankState::ordinary(),
             blamed: OnceLock::new(),
         })
     }
 
     /// Puts the rank on the core of the proxy service process, which counts while it is awake.
-    pub(crate) fn beside_service(self) -> Self {
-        Self { service: Some(self.mapped.control().proxy_doorbell()), ..self }
+    pub(crate) fn beside_service(mut self) -> Self {
+        self.cores.service = Some(self.mapped.control().proxy_doorbell());
+        self
     }
 
     /// Counts the spinning threads on its core as if the ranks had so many `cores`.
     pub(crate) fn counting_on(self, cores: NonZeroU32) -> Self {
-        let spinners = self.mapped.n_ranks().div_ceil(cores.get());
-        Self {
-            spinners: AtomicU64::new(spinners.into()),
-            oversubscribed: spinners > 1,
-            cores: Some(cores),
-            ..self
-        }
+        let sharing = CoreSharing::among(self.mapped.n_ranks().div_ceil(cores.get()));
+        Self { cores: CoreSharing { told: Some(cores), service: self.cores.service, ..sharing }, ..self }
     }
 
     pub(crate) fn mapped(&self) -> &Arc<EpochMapping> {
@@ -177,34 +176,34 @@ impl RankContext {
 
     /// Counts one more thread that spins on this rank's core.
     pub(crate) fn add_spinner(&self) {
-        plain::add(&self.spinners, 1);
+        plain::add(&self.cores.spinners, 1);
     }
 
     /// Takes back an [`add_spinner`](Self::add_spinner).
     pub(crate) fn remove_spinner(&self) {
-        plain::add(&self.spinners, u64::MAX);
+        plain::add(&self.cores.spinners, u64::MAX);
     }
 
     /// This rank has a proxy thread from now on, which sleeps on `doorbell` and counts as long as
     /// it is awake.
     pub(crate) fn host_proxy(&self, doorbell: CellRef<ParkCell>) {
-        self.proxy.get_or_init(|| doorbell);
+        self.cores.proxy.get_or_init(|| doorbell);
     }
 
     /// Returns whether this rank shares its core, with proxies left aside.
     pub(crate) fn oversubscribed(&self) -> bool {
-        self.oversubscribed
+        self.cores.oversubscribed
     }
 
     /// Returns how many spinning threads share this rank's core, itself included and proxies left
     /// aside.
     pub(crate) fn sharing(&self) -> u64 {
-        plain::load(&self.spinners)
+        plain::load(&self.cores.spinners)
     }
 
     /// Returns the number of cores that it was told to count on, where it was.
     pub(crate) fn told_cores(&self) -> Option<NonZeroU32> {
-        self.cores
+        self.cores.told
     }
 
     #[inline]
@@ -212,7 +211,7 @@ impl RankContext {
         // Whoever pushes for a proxy that sleeps has marked it awake before it waits.
         let is_awake = |doorbell: &CellRef<ParkCell>| !doorbell.is_slept_on();
         let awake = |proxy: Option<&CellRef<ParkCell>>| u64::from(proxy.is_some_and(is_awake));
-        let proxies = awake(self.service.as_ref()) + awake(self.proxy.get());
+        let proxies = awake(self.cores.service.as_ref()) + awake(self.cores.proxy.get());
         let spinners = self.sharing().saturating_add(proxies);
         WaitPolicy::for_spinners(u32::try_from(spinners).unwrap_or(u32::MAX))
     }

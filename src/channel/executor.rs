@@ -134,7 +134,7 @@ impl Executor {
             let copied = source.heaps.copy(from, to, len.into(), cache_hint);
             copied.map_err(|_| RefusalReason::Target)?;
             if let Some(faults) = &self.faults {
-                faults.damage(&self.mapped, source.rank, fifo, &source.heaps, (to, len.into()));
+                faults.damage(&self.mapped, source.rank, fifo, to, len.into());
             }
             if let Some(checksum) = checksum
                 && source.checksum(to, len)? != checksum

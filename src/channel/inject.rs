@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 use super::context::RankContext;
 use super::epoch::EpochMapping;
 use crate::error::{Error, Result};
-use crate::faults::{DrawnFault, FaultHit, FaultKind, FaultPoint, Injector};
-use crate::heap::{HeapPlace, HeapView, Region};
+use crate::faults::{DrawnFault, FaultHit, FaultKind, FaultPoint, Injector, TRIGGER};
+use crate::heap::{HeapPlace, Region};
 use crate::rank::Rank;
 use crate::sync::{ParkCell, Revocation, WaitPolicy, Waiting, wait_until};
 
@@ -89,7 +89,7 @@ impl RankContext {
     #[cold]
     pub(crate) fn damage(&self, name: &'static str, place: HeapPlace, len: u64) {
         if let Some(injector) = self.injector() {
-            damage(self.mapped(), self.rank(), (injector, name), self.heap().view(), (place, len));
+            damage(self.mapped(), self.rank(), injector, name, place, len);
         }
     }
 }
@@ -111,9 +111,10 @@ impl RankContext {
 fn damage(
     mapped: &EpochMapping,
     rank: Rank,
-    (injector, name): (&Injector, &'static str),
-    heaps: &HeapView,
-    (place, len): (HeapPlace, u64),
+    injector: &Injector,
+    name: &'static str,
+    place: HeapPlace,
+    len: u64,
 ) {
     if len == 0 {
         return;
@@ -123,7 +124,7 @@ fn damage(
         let HeapPlace { rank: target, offset } = place;
         let bit = drawn.random % len.saturating_mul(8);
         let at = offset.get() + bit / 8;
-        let Ok(span) = heaps.reach(target, Region::new(offset, len)) else { return };
+        let Ok(span) = mapped.view(rank).reach(target, Region::new(offset, len)) else { return };
         let flipped = span.read::<u8>(at).and_then(|byte| span.write(at, byte ^ 1 << (bit % 8)));
         if flipped.is_ok() {
             tell(mapped, rank, injector, drawn.hit);
@@ -217,16 +218,9 @@ impl ProxyFaults {
     }
 
     /// Flips a bit of what a trigger of `rank` in `fifo` has written, where that is planned.
-    pub(super) fn damage(
-        &self,
-        mapped: &EpochMapping,
-        rank: Rank,
-        fifo: usize,
-        heaps: &HeapView,
-        (place, len): (HeapPlace, u64),
-    ) {
+    pub(super) fn damage(&self, mapped: &EpochMapping, rank: Rank, fifo: usize, place: HeapPlace, len: u64) {
         if let Some(injector) = self.of(fifo) {
-            damage(mapped, rank, (injector, crate::faults::TRIGGER), heaps, (place, len));
+            damage(mapped, rank, injector, TRIGGER, place, len);
         }
     }
 }

@@ -254,33 +254,6 @@ impl MemoryChannel {
         }
     }
 
-    /// The put with a signal of a rank that has left, for which faults are planned, or that is
-    /// noted; and one that is not below the watermark.
-    #[inline(never)]
-    fn put_with_signal_watched(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        let recorder = self.context.recorder().filter(|_| self.context.is_open());
-        let Some(recorder) = recorder else { return self.put_with_signal_slowly(target, source, len) };
-        let begun = recorder.now();
-        if !self.heaps.try_copy(self.mine(source), self.theirs(target), len, CacheHint::Keep) {
-            return self.put_with_signal_slowly(target, source, len);
-        }
-        self.outbound.signal(self.context.kernel());
-        let span = TraceSpan::of(Verb::PUT_WITH_SIGNAL).with(self.peer).of_bytes(len);
-        recorder.record(begun, span.numbered(self.outbound.sent()));
-        Ok(())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn put_with_signal_slowly(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        self.verb_watched(Verb::PUT_WITH_SIGNAL, len, |channel| {
-            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Keep)?;
-            channel.written(target, len);
-            channel.outbound.signal(channel.context.kernel());
-            Ok(())
-        })
-    }
-
     /// A place in this rank's heap.
     #[inline]
     fn mine(&self, offset: HeapOffset) -> HeapPlace {
@@ -323,12 +296,12 @@ impl Channel for MemoryChannel {
 
     #[inline]
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()> {
-        let (from, to) = (self.mine(source), self.theirs(target));
-        if self.context.is_plain() && self.heaps.try_copy(from, to, len, CacheHint::Keep) {
-            self.outbound.signal(self.context.kernel());
-            return Ok(());
-        }
-        self.put_with_signal_watched(target, source, len)
+        self.verb(Verb::PUT_WITH_SIGNAL, len, |channel| {
+            channel.heaps.copy(channel.mine(source), channel.theirs(target), len, CacheHint::Keep)?;
+            channel.written(target, len);
+            channel.outbound.signal(channel.context.kernel());
+            Ok(())
+        })
     }
 
     #[inline]

@@ -1,11 +1,10 @@
 //! The proxied channel: the caller pushes a trigger, a proxy moves the bytes.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use shmccl_proxy::{
-    FifoHeader, Full, Position, Producer, ProducerOwner, Push, Roster, SemaphoreId, SharedProducer, Slot,
-    Transfer, Trigger, TriggerKind,
+    FifoHeader, Full, Position, Producer, Push, Roster, SemaphoreId, SharedProducer, Slot, Transfer, Trigger,
+    TriggerKind,
 };
 
 use super::Channel;
@@ -40,14 +39,13 @@ impl Pusher {
         Ok(open_fifo(fifo)?.producer().ok().map(Self::Sole))
     }
 
-    /// Takes a place beside others on behalf of `rank`; `None` when `fifo` has as many producers as
+    /// Takes a place beside others of this process; `None` when `fifo` has as many producers as
     /// it can have.
     ///
     /// # Errors
     /// Those of [`Pusher::sole`].
-    pub(crate) fn shared(fifo: &FifoCells, rank: Rank) -> Result<Option<Self>> {
-        let owner = ProducerOwner::new(NonZeroU32::MIN.saturating_add(rank.get()));
-        Ok(open_fifo(fifo)?.shared_producer(owner).ok().map(Self::Shared))
+    pub(crate) fn shared(fifo: &FifoCells) -> Result<Option<Self>> {
+        Ok(open_fifo(fifo)?.shared_producer().ok().map(Self::Shared))
     }
 
     #[inline]

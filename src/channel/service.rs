@@ -130,7 +130,8 @@ impl Drop for ProxyThread {
 pub(crate) fn serve_all(
     mapped: &Arc<EpochMapping>,
     spinners: u32,
-    (faults, checksums): (&Faults, bool),
+    faults: &Faults,
+    checksums: bool,
     rings: Option<&Rings>,
 ) -> Result<()> {
     let ranks = (0..mapped.n_ranks()).map(Rank::known);

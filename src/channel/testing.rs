@@ -71,7 +71,7 @@ pub(super) fn proxy(mapped: &Arc<EpochMapping>, handler: impl Handler + Send + '
 /// others like it.
 pub(super) fn channel(context: &Arc<RankContext>) -> PortChannel {
     let fifo = context.mapped().cells(OWN).fifo(0).unwrap();
-    let pusher = Pusher::shared(&fifo, OWN).unwrap().unwrap();
+    let pusher = Pusher::shared(&fifo).unwrap().unwrap();
     let port = Port::new(pusher, fifo, wait_point(context.mapped()), Some(OWN));
     PortChannel::open(context, PEER, port).unwrap()
 }

@@ -62,7 +62,7 @@ pub fn join_job() -> Result<Option<JoinedAs>> {
         // It hears from the devices when the job is over.
         let _beating = link.watch(heartbeat, |_| {})?;
         let spinners = placement.devices + placement.proxies;
-        serve_all(&mapped, spinners, (&overrides.faults, overrides.checksums), rings.as_ref())?;
+        serve_all(&mapped, spinners, &overrides.faults, overrides.checksums, rings.as_ref())?;
         return Ok(Some(JoinedAs::Proxy));
     };
     let live = LiveRank::announce(&mapped, rank)?;

@@ -158,28 +158,15 @@ impl HeapView {
     /// Those of [`HeapView::span`], for either end; nothing was changed then.
     #[inline]
     pub fn copy(&self, source: HeapPlace, target: HeapPlace, len: u64, cache_hint: CacheHint) -> Result<()> {
-        if self.try_copy(source, target, len, cache_hint) {
-            return Ok(());
+        let heap = |rank: Rank| self.heaps.get(rank.index());
+        if let (Some(from), Some(to)) = (heap(source.rank), heap(target.rank)) {
+            // In as few steps as can be between ranges below the watermark.
+            let limit = plain::load(&self.watermark);
+            if from.try_copy_below(limit, source.offset.get(), to, target.offset.get(), len, cache_hint) {
+                return Ok(());
+            }
         }
         self.copy_checked(source, target, len, cache_hint)
-    }
-
-    /// Copies, in as few steps as can be between ranges below the watermark. Where it cannot, it
-    /// changes nothing and returns `false`, and [`HeapView::copy`] tells why.
-    #[inline]
-    #[must_use]
-    pub(crate) fn try_copy(
-        &self,
-        source: HeapPlace,
-        target: HeapPlace,
-        len: u64,
-        cache_hint: CacheHint,
-    ) -> bool {
-        let heap = |rank: Rank| self.heaps.get(rank.index());
-        let (Some(from), Some(to)) = (heap(source.rank), heap(target.rank)) else { return false };
-        let limit = plain::load(&self.watermark);
-        from.try_copy_below(limit, source.offset.get(), to, target.offset.get(), len, cache_hint)
-            || self.copy_checked(source, target, len, cache_hint).is_ok()
     }
 
     /// Copies between ranges of which one is in an arena, or nothing where one is nowhere.

@@ -17,35 +17,21 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 
-use crate::process::OwnerProcess;
-use crate::shm::undivided::ForkMutex;
+use crate::shm::undivided::ProcessMutex;
 use crate::shm::unforked::Unforked;
 
 /// A physical core: the hardware threads of it that this process may use, in order; never empty.
 pub(super) type PhysicalCore = Vec<usize>;
 
 /// The claims of this process.
+#[derive(Default)]
 struct OwnClaims {
-    /// A child of a fork has a copy of this, and no claim.
-    process: Option<OwnerProcess>,
     held: BTreeMap<usize, Unforked<UnixDatagram>>,
     /// The cores that other jobs had when this process looked.
     taken: Option<BTreeSet<usize>>,
 }
 
-static OWN: ForkMutex<OwnClaims> =
-    ForkMutex::new(OwnClaims { process: None, held: BTreeMap::new(), taken: None });
-
-/// Calls `step` with the claims of this process.
-fn with_own<R>(step: impl FnOnce(&mut OwnClaims) -> R) -> R {
-    OWN.with(|own| {
-        if !own.process.is_some_and(OwnerProcess::is_this) {
-            let process = Some(OwnerProcess::this());
-            *own = OwnClaims { process, held: BTreeMap::new(), taken: None };
-        }
-        step(own)
-    })
-}
+static OWN: ProcessMutex<OwnClaims> = ProcessMutex::new();
 
 fn address(core: usize) -> Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("shmccl-core-{core}"))
@@ -59,7 +45,7 @@ fn is_taken(core: usize) -> bool {
 
 /// Claims a core for as long as this process lives. Returns whether no other process has it.
 pub(crate) fn claim(core: usize) -> bool {
-    with_own(|own| {
+    OWN.with(|own| {
         if own.held.contains_key(&core) {
             return true;
         }
@@ -78,7 +64,7 @@ pub(super) fn pin_around<P>(
     firsts: impl Fn(&P) -> Vec<usize>,
 ) -> P {
     let look = || cores.iter().flatten().copied().filter(|core| is_taken(*core)).collect();
-    let mut taken = with_own(|own| own.taken.get_or_insert_with(look).clone());
+    let mut taken = OWN.with(|own| own.taken.get_or_insert_with(look).clone());
     loop {
         let pinning = pin(&taken);
         let wanted: Vec<_> = firsts(&pinning).into_iter().filter(|core| !taken.contains(core)).collect();
@@ -87,7 +73,7 @@ pub(super) fn pin_around<P>(
             return pinning;
         }
         taken.extend(lost);
-        with_own(|own| own.taken = Some(taken.clone()));
+        OWN.with(|own| own.taken = Some(taken.clone()));
     }
 }
 
@@ -127,7 +113,7 @@ mod tests {
         // No machine has such a core.
         let core = 1 << 20 | std::process::id() as usize;
         assert!(!is_taken(core) && claim(core) && claim(core) && is_taken(core));
-        let held = with_own(|own| own.held.remove(&core)).unwrap();
+        let held = OWN.with(|own| own.held.remove(&core)).unwrap();
         assert!(!claim(core), "another process has it");
         drop(held);
         assert!(!is_taken(core));

@@ -161,6 +161,122 @@ pub struct JobOutcome {
     pub restarted: Vec<(DeviceName, ExitCause)>,
 }
 
+/// Declares methods of [`Launch`] that change one setting each.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident($value:ident: $kind:ty): $($field:ident).+ = $set:expr;)*) => {
+        impl Launch {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, $value: $kind) -> Self {
+                    self.$($field).+ = $set;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+settings! {
+    /// Sets the length of each rank's part of the symmetric heap, in bytes.
+    heap_len(heap_len: u64): options.heap_len = heap_len;
+
+    /// Sets who executes triggers; a service process is started along with the ranks.
+    proxy(proxy: ProxyMode): options.proxy = proxy;
+
+    /// Sets where segments come from.
+    backing(backing: SegmentBacking): options.backing = backing;
+
+    /// Sets how long the ranks' waits may take, in the bootstrap and afterwards.
+    timeout(timeout: Duration): options.timeout = timeout;
+
+    /// Sets whether processes are pinned to cores: with fewer processes than cores, to a set of
+    /// cores each.
+    pin(pin: bool): pin = pin;
+
+    /// Sets how long the others may take to end by themselves after the first failure or an
+    /// interrupt. The default is 2 s.
+    ///
+    /// A pause of the launcher counts for at most a tenth of `grace`, or 1 ms, because the others
+    /// may have been paused too.
+    grace(grace: Duration): grace = grace;
+
+    /// Sets the program that every rank runs.
+    program(program: Program): program = program;
+
+    /// Sets the program that the proxy service process runs.
+    service(service: Program): service = service;
+
+    /// Starts the ranks' program through another one, which calls
+    /// [`become_program`](crate::bootstrap::become_program) with the arguments behind its own.
+    ///
+    /// This binds programs that join late or never to the life of the launcher.
+    trampoline(trampoline: Program): trampoline = Some(trampoline);
+
+    /// Hands output to [`Observer::on_output`] by lines, instead of the launcher's own output.
+    capture_output(capture_output: bool): capture_output = capture_output;
+
+    /// Lets the job go on when a member is lost. The others learn of the loss and are not ended:
+    /// they can [`shrink`](crate::Communicator::shrink). The job ends well when one rank does, and
+    /// [`JobOutcome::lost`] names those that did not.
+    keep_going(keep_going: bool): keep_going = keep_going;
+
+    /// Sets how often dead ranks are restarted, all of them together: each with the same rank on
+    /// the same core. The others learn of the loss and are not ended: they
+    /// [`recover`](crate::Communicator::recover).
+    ///
+    /// - It runs the same file, also where that was replaced or removed meanwhile.
+    /// - A rank is restarted when the job is up and another rank lives. A rank that was given up is
+    ///   killed first, after the time of grace.
+    /// - A death after the last of `restarts` ends the job like any other. The others learn that no
+    ///   restart is left, and `recover` fails at once.
+    /// - A rank that has dropped its communicator and exits with an error is not restarted: it has
+    ///   left, and the others do not take it back. So does a body given to [`Launch::run`]
+    ///   that returns an error. A panic is a death.
+    /// - Ranks that [`shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well.
+    ///   The launcher does not know that they go on without the dead, restarts these, and ends the
+    ///   job when no restart is left.
+    restart(restarts: u32): restarts = restarts;
+
+    /// Sets how many records of 32 bytes are kept of a rank's threads, and of its proxy. It is a
+    /// power of two from 1024 to 16777216.
+    trace_records(records: u64): trace_records = records;
+
+    /// Finds ranks that hang by `rule`, and treats them as lost. The default is to find none: a
+    /// rank in a debugger, or one that somebody has stopped, is left to the deadlines of its peers.
+    ///
+    /// A rank that hangs ends the epoch like one that dies. The job ends, [goes
+    /// on](Self::keep_going), or [restarts](Self::restart) the rank. [`ExitCause::Hung`] says how
+    /// long it has been silent. It is killed unless the rule [spares](HangRule::sparing) it, and so
+    /// is one that takes long to die because it writes a core file.
+    ///
+    /// The rule holds for the processes of this launcher, in every epoch that they enter. It does
+    /// not hold for ranks that [join](crate::Communicator::join) a communicator of theirs, nor for
+    /// ranks without a launcher: the deadlines of their peers find those.
+    detect_hangs(rule: HangRule): hang_rule = Some(rule);
+
+    /// Hands SIGQUIT to [`Observer::on_quit`] as a question about the job; it ends nothing then.
+    /// That holds also where it was ignored, as in background jobs of a script.
+    ///
+    /// What ranks do at SIGQUIT is up to their programs. Programs started by
+    /// [`become_program`](crate::bootstrap::become_program) ignore it.
+    heed_quit(heed_quit: bool): heed_quit = heed_quit;
+
+    /// Sets the faults to inject into this job. An empty plan leaves that to the environment. See
+    /// [`crate::faults`].
+    faults(faults: Faults): options.faults = faults;
+
+    /// Checks data by checksums on their way, as
+    /// [`checksums_from_env`](crate::bootstrap::checksums_from_env) says. `false` leaves that to
+    /// the environment.
+    checksums(checksums: bool): options.checksums = checksums;
+
+    /// Sets how many cores the ranks count on, as
+    /// [`cores_from_env`](crate::bootstrap::cores_from_env) says. Without it the environment
+    /// decides. It does not change where processes run.
+    cores(cores: NonZeroU32): options.cores = Some(cores);
+}
+
 impl Launch {
     /// Describes a job of `n_ranks` device processes of the running executable.
     ///
@@ -189,42 +305,6 @@ impl Launch {
         })
     }
 
-    /// Sets the length of each rank's part of the symmetric heap, in bytes.
-    #[must_use]
-    pub fn heap_len(mut self, heap_len: u64) -> Self {
-        self.options.heap_len = heap_len;
-        self
-    }
-
-    /// Sets who executes triggers; a service process is started along with the ranks.
-    #[must_use]
-    pub fn proxy(mut self, proxy: ProxyMode) -> Self {
-        self.options.proxy = proxy;
-        self
-    }
-
-    /// Sets where segments come from.
-    #[must_use]
-    pub fn backing(mut self, backing: SegmentBacking) -> Self {
-        self.options.backing = backing;
-        self
-    }
-
-    /// Sets how long the ranks' waits may take, in the bootstrap and afterwards.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = timeout;
-        self
-    }
-
-    /// Sets whether processes are pinned to cores: with fewer processes than cores, to a set of
-    /// cores each.
-    #[must_use]
-    pub fn pin(mut self, pin: bool) -> Self {
-        self.pin = pin;
-        self
-    }
-
     /// Pins each process to one core, however many there are. What is measured then does not depend
     /// on what the system does with more.
     #[must_use]
@@ -233,82 +313,10 @@ impl Launch {
         self
     }
 
-    /// Sets how long the others may take to end by themselves after the first failure or an
-    /// interrupt. The default is 2 s.
-    ///
-    /// A pause of the launcher counts for at most a tenth of `grace`, or 1 ms, because the others
-    /// may have been paused too.
-    #[must_use]
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// Sets the program that every rank runs.
-    #[must_use]
-    pub fn program(mut self, program: Program) -> Self {
-        self.program = program;
-        self
-    }
-
-    /// Sets the program that the proxy service process runs.
-    #[must_use]
-    pub fn service(mut self, service: Program) -> Self {
-        self.service = service;
-        self
-    }
-
-    /// Starts the ranks' program through another one, which calls
-    /// [`become_program`](crate::bootstrap::become_program) with the arguments behind its own.
-    ///
-    /// This binds programs that join late or never to the life of the launcher.
-    #[must_use]
-    pub fn trampoline(mut self, trampoline: Program) -> Self {
-        self.trampoline = Some(trampoline);
-        self
-    }
-
     /// Adds an environment variable to all processes.
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
-        self
-    }
-
-    /// Hands output to [`Observer::on_output`] by lines, instead of the launcher's own output.
-    #[must_use]
-    pub fn capture_output(mut self, capture_output: bool) -> Self {
-        self.capture_output = capture_output;
-        self
-    }
-
-    /// Lets the job go on when a member is lost. The others learn of the loss and are not ended:
-    /// they can [`shrink`](crate::Communicator::shrink). The job ends well when one rank does, and
-    /// [`JobOutcome::lost`] names those that did not.
-    #[must_use]
-    pub fn keep_going(mut self, keep_going: bool) -> Self {
-        self.keep_going = keep_going;
-        self
-    }
-
-    /// Sets how often dead ranks are restarted, all of them together: each with the same rank on
-    /// the same core. The others learn of the loss and are not ended: they
-    /// [`recover`](crate::Communicator::recover).
-    ///
-    /// - It runs the same file, also where that was replaced or removed meanwhile.
-    /// - A rank is restarted when the job is up and another rank lives. A rank that was given up is
-    ///   killed first, after the time of grace.
-    /// - A death after the last of `restarts` ends the job like any other. The others learn that no
-    ///   restart is left, and `recover` fails at once.
-    /// - A rank that has dropped its communicator and exits with an error is not restarted: it has
-    ///   left, and the others do not take it back. So does a body given to [`Launch::run`]
-    ///   that returns an error. A panic is a death.
-    /// - Ranks that [`shrink`](crate::Communicator::shrink) need [`Launch::keep_going`] as well.
-    ///   The launcher does not know that they go on without the dead, restarts these, and ends the
-    ///   job when no restart is left.
-    #[must_use]
-    pub fn restart(mut self, restarts: u32) -> Self {
-        self.restarts = restarts;
         self
     }
 
@@ -321,68 +329,6 @@ impl Launch {
     #[must_use]
     pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
         self.trace = Some(file.into());
-        self
-    }
-
-    /// Sets how many records of 32 bytes are kept of a rank's threads, and of its proxy. It is a
-    /// power of two from 1024 to 16777216.
-    #[must_use]
-    pub fn trace_records(mut self, records: u64) -> Self {
-        self.trace_records = records;
-        self
-    }
-
-    /// Finds ranks that hang by `rule`, and treats them as lost. The default is to find none: a
-    /// rank in a debugger, or one that somebody has stopped, is left to the deadlines of its peers.
-    ///
-    /// A rank that hangs ends the epoch like one that dies. The job ends, [goes
-    /// on](Self::keep_going), or [restarts](Self::restart) the rank. [`ExitCause::Hung`] says how
-    /// long it has been silent. It is killed unless the rule [spares](HangRule::sparing) it, and so
-    /// is one that takes long to die because it writes a core file.
-    ///
-    /// The rule holds for the processes of this launcher, in every epoch that they enter. It does
-    /// not hold for ranks that [join](crate::Communicator::join) a communicator of theirs, nor for
-    /// ranks without a launcher: the deadlines of their peers find those.
-    #[must_use]
-    pub fn detect_hangs(mut self, rule: HangRule) -> Self {
-        self.hang_rule = Some(rule);
-        self
-    }
-
-    /// Hands SIGQUIT to [`Observer::on_quit`] as a question about the job; it ends nothing then.
-    /// That holds also where it was ignored, as in background jobs of a script.
-    ///
-    /// What ranks do at SIGQUIT is up to their programs. Programs started by
-    /// [`become_program`](crate::bootstrap::become_program) ignore it.
-    #[must_use]
-    pub fn heed_quit(mut self, heed_quit: bool) -> Self {
-        self.heed_quit = heed_quit;
-        self
-    }
-
-    /// Sets the faults to inject into this job. An empty plan leaves that to the environment. See
-    /// [`crate::faults`].
-    #[must_use]
-    pub fn faults(mut self, faults: Faults) -> Self {
-        self.options.faults = faults;
-        self
-    }
-
-    /// Checks data by checksums on their way, as
-    /// [`checksums_from_env`](crate::bootstrap::checksums_from_env) says. `false` leaves that to
-    /// the environment.
-    #[must_use]
-    pub fn checksums(mut self, checksums: bool) -> Self {
-        self.options.checksums = checksums;
-        self
-    }
-
-    /// Sets how many cores the ranks count on, as
-    /// [`cores_from_env`](crate::bootstrap::cores_from_env) says. Without it the environment
-    /// decides. It does not change where processes run.
-    #[must_use]
-    pub fn cores(mut self, cores: NonZeroU32) -> Self {
-        self.options.cores = Some(cores);
         self
     }
 

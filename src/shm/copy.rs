@@ -109,16 +109,11 @@ pub enum CopyKernel {
     Avx2,
     /// 32-byte stores past the cache.
     Avx2Streaming,
-    /// 64-byte moves through the cache.
-    Avx512,
-    /// 64-byte stores past the cache.
-    Avx512Streaming,
 }
 
 impl CopyKernel {
     /// All kernels, supported here or not.
-    pub const ALL: [Self; 6] =
-        [Self::Memcpy, Self::RepMovsb, Self::Avx2, Self::Avx2Streaming, Self::Avx512, Self::Avx512Streaming];
+    pub const ALL: [Self; 4] = [Self::Memcpy, Self::RepMovsb, Self::Avx2, Self::Avx2Streaming];
 
     /// Returns its name in tables.
     #[must_use]
@@ -128,15 +123,13 @@ impl CopyKernel {
             Self::RepMovsb => "rep movsb",
             Self::Avx2 => "avx2",
             Self::Avx2Streaming => "avx2 streaming",
-            Self::Avx512 => "avx512",
-            Self::Avx512Streaming => "avx512 streaming",
         }
     }
 
     /// Returns whether it stores past the cache.
     #[must_use]
     pub const fn is_streaming(self) -> bool {
-        matches!(self, Self::Avx2Streaming | Self::Avx512Streaming)
+        matches!(self, Self::Avx2Streaming)
     }
 
     /// Returns whether this processor can run it.

@@ -17,12 +17,13 @@
 //! its signallers use one, so it never sleeps long at a time. A process that is refused the call
 //! later, by a filter that was installed meanwhile, goes on like that.
 
-#![allow(unsafe_code, reason = "system calls on words in shared memory")]
-
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
+use nix::time::clock_gettime;
+use rustix::io::Errno;
+use rustix::thread::futex::{self, ClockId, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::sync::{Kernel, SleepWord, atomic::AtomicU32, park};
 
@@ -71,7 +72,7 @@ impl HostKernel {
     #[inline]
     pub(crate) fn clock() -> Duration {
         // It cannot be missing.
-        clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+        clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
     }
 
     /// Returns whether signals are free of fences.
@@ -98,7 +99,7 @@ impl Kernel for HostKernel {
     }
 
     fn heavy_barrier(&self) {
-        if self.membarrier && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) {
+        if self.membarrier && membarrier(MembarrierCommand::GlobalExpedited).is_ok() {
             return;
         }
         if self.membarrier {
@@ -126,9 +127,7 @@ impl Kernel for HostKernel {
     }
 
     fn wake_all(&self, word: &AtomicU32) {
-        // SAFETY: FUTEX_WAKE takes an address, an operation and a count, and does not touch the
-        // word.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned());
     }
 
     #[inline]
@@ -142,56 +141,39 @@ impl Kernel for HostKernel {
     }
 }
 
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier takes a command and two zeros, and no memory of ours.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    result >= 0
-}
-
 /// Registers this process, then makes one barrier to see that it is allowed.
 fn register_membarrier() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
-        && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+    membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+        && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
 }
 
 /// Asks for a wait on no words at all: an invalid argument where the call exists and is allowed.
 fn has_waitv() -> bool {
-    let nothing = std::ptr::null::<libc::futex_waitv>();
-    // SAFETY: with a count of zero the call reads no memory.
-    let result = unsafe { libc::syscall(libc::SYS_futex_waitv, nothing, 0, 0, nothing, 0) };
-    result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+    futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL)
 }
 
 /// Sleeps on one word. Every outcome (woken, changed, timeout, signal) means the same: look again.
 fn futex_wait(word: &SleepWord<'_>, timeout: Duration) {
-    let relative = timespec(timeout);
-    let address = word.word.as_ptr();
-    let timeout = std::ptr::from_ref(&relative);
-    // SAFETY: the word outlives the call, being borrowed; the system only reads it and the timeout.
-    unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, word.expected, timeout) };
+    let _ = futex::wait(word.word, futex::Flags::empty(), word.expected, Some(&timespec(timeout)));
 }
 
 /// Sleeps on several words, at most [`MAX_WORDS`]; as [`futex_wait`].
 fn futex_waitv(words: &[SleepWord<'_>], timeout: Duration) {
-    // SAFETY: all-zero bytes are a valid futex_waitv, a plain struct of integers.
-    let mut waiters: [libc::futex_waitv; MAX_WORDS] = unsafe { std::mem::zeroed() };
+    let mut waiters = [const { Wait::new() }; MAX_WORDS];
     for (waiter, word) in waiters.iter_mut().zip(words) {
         waiter.val = u64::from(word.expected);
-        waiter.uaddr = word.word.as_ptr().addr() as u64;
-        waiter.flags = libc::FUTEX2_SIZE_U32 as u32;
+        waiter.uaddr = WaitPtr::new(word.word.as_ptr().cast());
+        waiter.flags = WaitFlags::SIZE_U32;
     }
     let deadline = timespec(HostKernel::clock().saturating_add(timeout));
-    let (list, len) = (waiters.as_ptr(), words.len());
-    let deadline = std::ptr::from_ref(&deadline);
-    // SAFETY: `list` holds at least `len` entries, checked by the caller; the words they name are
-    // borrowed for the duration of the call, which only reads them.
-    unsafe { libc::syscall(libc::SYS_futex_waitv, list, len, 0, deadline, libc::CLOCK_MONOTONIC) };
+    let waiters = &waiters[..words.len()];
+    let _ = futex::waitv(waiters, WaitvFlags::empty(), Some(&deadline), ClockId::Monotonic);
 }
 
-fn timespec(duration: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::from(duration.subsec_nanos()),
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 

@@ -7,8 +7,7 @@
 //! path and none travels into a child that was not meant to have it.
 #![allow(unsafe_code, reason = "src/shm is where the crate keeps its unsafe code")]
 
-use std::io;
-use std::mem::size_of;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,17 +18,23 @@ use std::thread::{self, ThreadId};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction};
-use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{MsgFlags, getsockopt, recvmsg};
 use nix::unistd::{Pid, pipe2};
+use rustix::process::{self, PidfdFlags};
 
-use super::limits;
+use super::{limits, to_usize};
 use crate::error::Error;
 use crate::shm::undivided::ForkMutex;
 use crate::sync::header::Creator;
 
 /// The most descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
 const MAX_DESCRIPTORS: usize = 253;
+
+/// Bytes of the head of a control message (`struct cmsghdr`): length with head, level and kind.
+const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
+
+const _: () = assert!(CONTROL_HEAD == 16);
 
 /// Words of ancillary data: a full descriptor array and one set of credentials, with their headers.
 const ANCILLARY_WORDS: usize = (MAX_DESCRIPTORS * size_of::<RawFd>() + 2 * 32 + 12) / 8 + 1;
@@ -73,58 +78,39 @@ pub(crate) fn receive_with(
     visit: impl FnMut(Ancillary),
 ) -> io::Result<(usize, bool)> {
     let mut ancillary = [0_u64; ANCILLARY_WORDS];
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: `msghdr` consists of integers and pointers, for which all-zero is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = ancillary.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&ancillary);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message points at `buffer` and `ancillary` with their true lengths; both outlive
-    // the call.
-    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    take_ancillary(&message, visit);
-    Ok((len, message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0))
+    let room = Some(bytemuck::cast_slice_mut(&mut ancillary));
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let mut parts = [IoSliceMut::new(buffer)];
+    let got = recvmsg::<()>(socket.as_raw_fd(), &mut parts, room, flags)?;
+    let (len, flags) = (got.bytes, got.flags);
+    take_ancillary(bytemuck::cast_slice(&ancillary), visit);
+    Ok((len, flags.intersects(MsgFlags::MSG_CTRUNC | MsgFlags::MSG_TRUNC)))
 }
 
-/// Walks the control messages that `recvmsg` has just written for `message`.
-fn take_ancillary(message: &libc::msghdr, mut visit: impl FnMut(Ancillary)) {
-    // SAFETY: `message` was filled in by the kernel in `receive_with`, its control buffer is alive
-    // and 8-aligned.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !next.is_null() {
-        // SAFETY: a non-null header from CMSG_FIRSTHDR or CMSG_NXTHDR lies within the control
-        // buffer.
-        let header = unsafe { next.read() };
-        // SAFETY: as above; the data follow their header.
-        let data = unsafe { libc::CMSG_DATA(next) };
-        // SAFETY: plain arithmetic on a constant.
-        let head_len = unsafe { libc::CMSG_LEN(0) } as usize;
-        let data_len = header.cmsg_len.saturating_sub(head_len);
-        match (header.cmsg_level, header.cmsg_type) {
-            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
-                for index in 0..data_len / size_of::<RawFd>() {
-                    // SAFETY: `index` is below the number of descriptors that the kernel says it
-                    // wrote.
-                    let at = unsafe { data.cast::<RawFd>().add(index) };
-                    // SAFETY: as above; the array need not be aligned.
-                    let raw = unsafe { at.read_unaligned() };
-                    // SAFETY: the kernel has opened `raw` for this process in this call, and it is
-                    // read once.
-                    visit(Ancillary::Descriptor(unsafe { OwnedFd::from_raw_fd(raw) }));
+/// Walks the control messages that the kernel has just written from the start of `bytes` on, up to
+/// zeros. `nix` tells no descriptors where some were dropped, and owns none. `rustix` takes no
+/// sender of another PID namespace, whose number is 0.
+fn take_ancillary(mut bytes: &[u8], mut visit: impl FnMut(Ancillary)) {
+    while let Some((head, _)) = bytes.split_first_chunk::<CONTROL_HEAD>() {
+        let [len, kind]: [u64; 2] = bytemuck::pod_read_unaligned(head);
+        let Some(data) = bytes.get(CONTROL_HEAD..to_usize(len)) else { break };
+        match bytemuck::cast::<u64, [i32; 2]>(kind) {
+            [libc::SOL_SOCKET, libc::SCM_RIGHTS] => {
+                for raw in data.as_chunks().0 {
+                    // SAFETY: the kernel has opened this number for this process in the call of
+                    // `receive_with`, and it is read once.
+                    visit(Ancillary::Descriptor(unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*raw)) }));
                 }
             }
-            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if data_len >= size_of::<libc::ucred>() => {
-                // SAFETY: the kernel wrote a whole `ucred` there, three integers.
-                let sender = unsafe { data.cast::<libc::ucred>().read_unaligned() };
-                visit(Ancillary::Sender(sender.pid, sender.uid));
+            [libc::SOL_SOCKET, libc::SCM_CREDENTIALS] => {
+                if let Some(sender) = data.first_chunk::<12>() {
+                    let [process, user, _group]: [u32; 3] = bytemuck::cast(*sender);
+                    visit(Ancillary::Sender(process.cast_signed(), user));
+                }
             }
             _ => {}
         }
-        // SAFETY: `next` is a header of this message.
-        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+        bytes = bytes.get(to_usize(len).next_multiple_of(size_of::<u64>())..).unwrap_or_default();
     }
 }
 
@@ -183,17 +169,11 @@ fn take_socket(raw: RawFd, launcher: i32, taken_by: &mut Option<u32>) -> Result<
 
 /// Opens a descriptor of process `pid` that becomes readable when it ends.
 pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes two integers and touches no memory.
-    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-    match RawFd::try_from(raw) {
-        // SAFETY: the kernel has just opened `raw` for this process.
-        Ok(raw) if raw >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
-        _ => {
-            let (action, needs) = ("watching a process", "the system call pidfd_open (Linux 5.3)");
-            let refused = limits::refused_call(action, needs, io::Error::last_os_error());
-            Err(refused.map_or_else(|other| other, io::Error::other))
-        }
-    }
+    let pid = process::Pid::from_raw(pid.as_raw()).ok_or(Errno::EINVAL)?;
+    process::pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| {
+        let (action, needs) = ("watching a process", "the system call pidfd_open (Linux 5.3)");
+        limits::refused_call(action, needs, errno.into()).map_or_else(|other| other, io::Error::other)
+    })
 }
 
 /// Kills the process behind `pidfd`; one that has ended already is not an error.
@@ -203,10 +183,8 @@ pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>) {
 
 /// Sends `signal` to the process behind `pidfd`; one that has ended already is not an error.
 pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: Signal) {
-    let none: *const libc::siginfo_t = std::ptr::null();
-    let number = signal as libc::c_int;
-    // SAFETY: the information pointer may be null; no memory is touched.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), number, none, 0) };
+    let signal = process::Signal::from_named_raw(signal as i32);
+    let _ = signal.map(|signal| process::pidfd_send_signal(pidfd, signal));
 }
 
 /// `struct pidfd_info` of the kernel, as it was at first.
@@ -432,9 +410,8 @@ impl Drop for KeptChildren {
 /// Returns what the process does at SIGCHLD, and has it do something else from now on: nothing that
 /// it did not do before but for flags, or the default.
 fn action_of_sigchld(next: Option<&libc::sigaction>) -> Option<libc::sigaction> {
-    // SAFETY: `sigaction` consists of integers and an optional function, for which all-zero is a
-    // valid value.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    let mut before = libc::sigaction::from(default);
     let next = next.map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: both pointers are null or live for the call; a handler in `next` was the program's
     // own before.
@@ -456,9 +433,8 @@ extern "C" fn note_interrupt(signal: libc::c_int, info: *mut libc::siginfo_t, _c
     let code = unsafe { (*info).si_code };
     let record = [u8::try_from(signal).unwrap_or(0), u8::from(code > 0)];
     if let Some((_, write_end)) = INTERRUPTS.get() {
-        // SAFETY: `record` is two readable bytes; a pipe write that small is atomic and
-        // async-signal-safe.
-        unsafe { libc::write(write_end.as_raw_fd(), record.as_ptr().cast(), record.len()) };
+        // A pipe write that small is atomic and async-signal-safe.
+        let _ = nix::unistd::write(write_end, &record);
     }
     Errno::set_raw(before);
 }

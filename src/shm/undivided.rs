@@ -73,6 +73,29 @@ impl<T> ForkMutex<T> {
     }
 }
 
+/// A value that each process has for itself. A child of a fork drops its copy of what its parent
+/// had, and begins with the default.
+#[derive(Debug, Default)]
+pub struct ProcessMutex<T>(ForkMutex<(u32, Option<T>)>);
+
+impl<T: Default> ProcessMutex<T> {
+    /// Returns a lock of the default.
+    pub const fn new() -> Self {
+        Self(ForkMutex::new((0, None)))
+    }
+
+    /// Calls `step` with the value of this process, which no other thread has meanwhile.
+    pub fn with<R>(&self, step: impl FnOnce(&mut T) -> R) -> R {
+        let this = std::process::id();
+        self.0.with(|(owner, value)| {
+            if std::mem::replace(owner, this) != this {
+                *value = None;
+            }
+            step(value.get_or_insert_default())
+        })
+    }
+}
+
 /// A step of this thread, until it is dropped.
 struct Step {
     /// `None` inside another step.

@@ -118,10 +118,8 @@ impl<C: Deref<Target = SemaphoreCell>> SemaphoreSender<C> {
     /// count instead.
     #[inline]
     pub fn relaxed_signal<K: Kernel + ?Sized>(&mut self, kernel: &K) {
-        self.sent = self.sent.wrapping_add(1);
         // A relaxed store would not carry on.
-        self.cell.value.store(self.sent, Ordering::Release); // S1 signal
-        self.cell.park.wake(kernel);
+        self.signal(kernel);
     }
 }
 

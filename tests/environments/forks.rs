@@ -94,9 +94,10 @@ pub(crate) fn private() -> shmccl::Result<()> {
     tell.write_all(&[0]).unwrap();
     ends_well(forked);
     assert!(is(4), "the child has changed it");
-    // What a child drops does nothing to its parent.
-    ends_well(child(move || {
-        drop((comms, segments, spans, arena, device));
+    // What a child drops does nothing to its parent, which drops nothing before the child ends.
+    let mut all = Some((comms, segments, spans, arena, device));
+    ends_well(child(|| {
+        drop(all.take());
         std::path::Path::new("/dev/shm").join(&name).exists()
     }));
     say(format_args!("all is private"));

@@ -1,13 +1,11 @@
 //! Triggers that ask for what they must not have: refused, counted, and nothing else.
 
-use std::num::NonZeroU32;
-
 use shmccl::channel::{Channel, PortChannel, RefusalReason};
 use shmccl::heap::SegmentCells;
 use shmccl::sync::atomic::AtomicU64;
 use shmccl::{Communicator, Rank, Result};
 use shmccl_proxy::{
-    Fifo, FifoHeader, ProducerOwner, Push, SharedProducer, Slot, Transfer, TransferLen, Trigger, TriggerKind,
+    Fifo, FifoHeader, Push, SharedProducer, Slot, Transfer, TransferLen, Trigger, TriggerKind,
 };
 
 use crate::harness::Job;
@@ -21,8 +19,7 @@ pub(crate) fn cells(comm: &Communicator) -> SegmentCells {
 
 pub(crate) fn raw_producer(comm: &Communicator, fifo: u32) -> Raw {
     let fifo = cells(comm).fifo(fifo).unwrap();
-    let owner = ProducerOwner::new(NonZeroU32::new(comm.rank().get() + 1).unwrap());
-    Fifo::new(fifo.header, fifo.slots).unwrap().shared_producer(owner).unwrap()
+    Fifo::new(fifo.header, fifo.slots).unwrap().shared_producer().unwrap()
 }
 
 /// The fifo of a rank that channels share once each of the others has one to itself.

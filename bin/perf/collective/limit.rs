@@ -126,8 +126,7 @@ impl RankBuffers<'_> {
 
     /// Returns such a variant where all data go to one rank.
     fn unlike_copies(&self) -> Option<(String, CopyKernel)> {
-        let wide = [CopyKernel::Avx512Streaming, CopyKernel::Avx2Streaming];
-        let past = wide.into_iter().find(|kernel| kernel.is_supported())?;
+        let past = Some(CopyKernel::Avx2Streaming).filter(|kernel| kernel.is_supported())?;
         let name = unlike(CopyKernel::Memcpy.name(), past.name());
         (self.spec.operation == Operation::Gather).then(|| (name, self.at_root(CopyKernel::Memcpy, past)))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use shmccl::comm::Aborter;
-use shmccl::shm::undivided::ForkMutex;
+use shmccl::shm::undivided::ProcessMutex;
 use shmccl::{Communicator, Rank, Result};
 
 use crate::allocations::Allocations;
@@ -47,11 +47,7 @@ pub struct Shared {
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 
 /// The communicators that are to leave when the interpreter ends.
-static OPEN: ForkMutex<Vec<Weak<Shared>>> = ForkMutex::new(Vec::new());
-
-/// The process that these are of. A child of a fork has copies of them, and a thread that held a
-/// lock of one is not there.
-static OPENED_BY: AtomicU32 = AtomicU32::new(0);
+static OPEN: ProcessMutex<Vec<Weak<Shared>>> = ProcessMutex::new();
 
 impl Shared {
     /// Shares `comm`, whose epoch has `allocations`.
@@ -77,12 +73,8 @@ impl Shared {
             recovered,
             successor: OnceLock::new(),
         });
-        let process = std::process::id();
         OPEN.with(|open| {
-            // Relaxed: it changes under the lock, and whoever looks without it asks for its own
-            // number.
-            let is_first = OPENED_BY.swap(process, Ordering::Relaxed) != process;
-            open.retain(|other| !is_first && other.strong_count() > 0);
+            open.retain(|other| other.strong_count() > 0);
             open.push(Arc::downgrade(&shared));
         });
         Ok(shared)
@@ -211,10 +203,6 @@ pub fn at_drop(end: impl FnOnce(Python<'_>) -> PyResult<()>) {
 /// `KeyboardInterrupt`.
 #[pyfunction]
 pub fn leave_all(py: Python<'_>) -> PyResult<()> {
-    // Relaxed: see where it is stored.
-    if OPENED_BY.load(Ordering::Relaxed) != std::process::id() {
-        return Ok(());
-    }
     detached(py, || {
         let open: Vec<_> = OPEN.with(std::mem::take).iter().filter_map(Weak::upgrade).collect();
         open.iter().try_for_each(|shared| shared.leave_at_end())

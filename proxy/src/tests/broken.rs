@@ -1,4 +1,4 @@
-//! Producers that die or give up between reserving and committing, and memory that was written by
+//! Producers that give up between reserving and committing, and memory that was written by
 //! somebody who does not follow the protocol.
 
 use super::*;
@@ -9,7 +9,7 @@ use std::ops::Deref;
 fn a_reservation_that_is_dropped_is_stepped_over() {
     for start in STARTS {
         let ring = Ring::starting_at(4, start);
-        let mut producer = ring.fifo().shared_producer(owner(1)).unwrap();
+        let mut producer = ring.fifo().shared_producer().unwrap();
         let mut consumer = ring.fifo().consumer();
         for i in 0..9 {
             drop(producer.reserve().unwrap());
@@ -25,7 +25,7 @@ fn a_reservation_that_is_dropped_is_stepped_over() {
 #[test]
 fn a_ring_full_of_abandoned_positions_is_emptied_by_one_peek() {
     let ring = Ring::new(8);
-    let mut producer = ring.fifo().shared_producer(owner(1)).unwrap();
+    let mut producer = ring.fifo().shared_producer().unwrap();
     for _ in 0..8 {
         drop(producer.reserve().unwrap());
     }
@@ -33,69 +33,11 @@ fn a_ring_full_of_abandoned_positions_is_emptied_by_one_peek() {
     assert_eq!(ring.snapshot().served, 8);
 }
 
-#[test]
-fn a_producer_that_dies_between_reserve_and_commit_does_not_wedge_the_others() {
-    for start in STARTS {
-        let ring = Ring::starting_at(4, start);
-        let fifo = ring.fifo();
-        let mut alive = fifo.shared_producer(owner(1)).unwrap();
-        let mut consumer = fifo.consumer();
-        for victim in 2..12 {
-            let mut dying = fifo.shared_producer(owner(victim)).unwrap();
-            alive.try_push(numbered(1)).unwrap();
-            std::mem::forget(dying.reserve().unwrap());
-            std::mem::forget(dying);
-            alive.try_push(numbered(2)).unwrap();
-
-            assert_eq!(number(&pop(&mut consumer).unwrap().1), 1);
-            assert_eq!(consumer.peek(), None, "stops in front of the hole");
-            assert_eq!(consumer.skip_stuck(|_| false), None, "the holder may still be alive");
-            assert!(consumer.skip_stuck(|who| who == owner(victim)).is_some());
-            assert_eq!(consumer.skip_stuck(|_| true), None, "the next position is committed");
-            assert_eq!(number(&pop(&mut consumer).unwrap().1), 2);
-            assert_eq!(consumer.skip_stuck(|_| true), None, "nothing is reserved");
-        }
-        assert_eq!(ring.snapshot().skipped, 10);
-    }
-}
-
-#[test]
-fn a_skipped_slot_does_not_show_its_old_trigger_one_lap_later() {
-    let ring = Ring::new(2);
-    let fifo = ring.fifo();
-    let mut alive = fifo.shared_producer(owner(1)).unwrap();
-    let mut consumer = fifo.consumer();
-    for _ in 0..2 {
-        alive.try_push(numbered(5)).unwrap();
-        pop(&mut consumer).unwrap();
-    }
-    let mut dying = fifo.shared_producer(owner(2)).unwrap();
-    std::mem::forget(dying.reserve().unwrap());
-    consumer.skip_stuck(|who| who == owner(2)).unwrap();
-    alive.try_push(numbered(6)).unwrap();
-    assert_eq!(number(&pop(&mut consumer).unwrap().1), 6);
-    assert_eq!(consumer.peek(), None);
-}
-
-#[test]
-fn a_producer_that_lost_the_race_for_a_stuck_position_and_lives_does_not_block_the_skip_for_ever() {
-    let ring = Ring::new(1);
-    let fifo = ring.fifo();
-    let mut dying = fifo.shared_producer(owner(1)).unwrap();
-    let mut alive = fifo.shared_producer(owner(2)).unwrap();
-    std::mem::forget(dying.reserve().unwrap());
-    // The ring is full: its next attempt withdraws whatever it had announced.
-    assert_eq!(alive.try_push(numbered(1)), Err(Full));
-    let mut consumer = fifo.consumer();
-    assert!(consumer.skip_stuck(|who| who == owner(1)).is_some());
-    alive.try_push(numbered(1)).unwrap();
-}
-
 proptest! {
     #[test]
     fn forged_memory_never_panics_nor_holds_the_service(
         words in prop::collection::vec(any::<[u64; 2]>(), 8),
-        cells in prop::collection::vec(prop_oneof![any::<u64>(), 0_u64..12], 6 + 3 * 4),
+        cells in prop::collection::vec(prop_oneof![any::<u64>(), 0_u64..12], 4 + 8),
         start in prop_oneof![any::<u64>(), 0_u64..12],
     ) {
         let ring = Ring::starting_at(8, start);
@@ -105,19 +47,16 @@ proptest! {
             slot.publish(*words, words[1] & COMMIT_BIT);
         }
         let lines = [&header.head, &header.tail, &header.completed, &header.places];
-        for (line, &value) in lines.into_iter().zip(&cells) {
+        for (line, &value) in lines.iter().zip(&cells) {
             line.store(value, Ordering::Relaxed);
         }
-        for (cell, values) in header.producers.iter().zip(cells[6..].chunks(3)) {
-            cell.owner.store(values[0], Ordering::Relaxed);
-            cell.reserving.store(values[1], Ordering::Relaxed);
-            cell.stalls.store(values[2], Ordering::Relaxed);
+        for (stalls, &value) in header.stalls.iter().zip(&cells[lines.len()..]) {
+            stalls.store(value, Ordering::Relaxed);
         }
         let mut handler = |_: usize, _: &Trigger| Err(refusal(1));
         let goal = service.drain_goal();
         prop_assert!(service.poll(&mut handler) <= 8, "the words of one lap at most");
         prop_assert!(service.drain(&goal, &mut handler) <= 8);
-        prop_assert!(service.skip_stuck(|_, _| true) <= 8);
         prop_assert!(header.snapshot(8).depth <= 8);
     }
 }
@@ -171,12 +110,10 @@ fn a_producer_whose_head_is_moved_under_its_hands_says_full_and_holds_nothing() 
     for step in [1, 4, 1 << 40, u64::MAX] {
         let (ring, moves) = (Ring::new(4), Cell::new(false));
         let moving = Moving { header: &ring.header, step, moves: &moves };
-        let mut producer =
-            Fifo::new(moving, ring.slots.as_slice()).unwrap().shared_producer(owner(1)).unwrap();
+        let mut producer = Fifo::new(moving, ring.slots.as_slice()).unwrap().shared_producer().unwrap();
         moves.set(true);
         assert_eq!(producer.try_push(numbered(1)), Err(Full), "by {step}");
         moves.set(false);
-        assert_eq!(ring.header.producers[0].reserving.load(Ordering::Relaxed), 0);
         // Once nobody does so any more it goes on.
         ring.header.head.store(0, Ordering::Relaxed);
         assert_eq!(producer.try_push(numbered(2)), Ok(Position(0)), "by {step}");

@@ -72,9 +72,9 @@ fn an_exclusive_producer_shares_with_nobody() {
     let fifo = ring.fifo();
     let exclusive = fifo.producer().unwrap();
     assert_eq!(fifo.producer().err(), Some(FifoError::Taken));
-    assert_eq!(fifo.shared_producer(owner(1)).err(), Some(FifoError::Taken));
+    assert_eq!(fifo.shared_producer().err(), Some(FifoError::Taken));
     drop(exclusive);
-    let shared = fifo.shared_producer(owner(1)).unwrap();
+    let shared = fifo.shared_producer().unwrap();
     assert_eq!(fifo.producer().err(), Some(FifoError::Taken));
     drop(shared);
     assert!(fifo.producer().is_ok());
@@ -84,10 +84,10 @@ fn an_exclusive_producer_shares_with_nobody() {
 fn places_for_shared_producers_are_limited_and_come_back() {
     let ring = Ring::new(4);
     let fifo = ring.fifo();
-    let mut all: Vec<_> = (0..MAX_PRODUCERS).map(|_| fifo.shared_producer(owner(1)).unwrap()).collect();
-    assert_eq!(fifo.shared_producer(owner(1)).err(), Some(FifoError::NoPlace { limit: MAX_PRODUCERS }));
+    let mut all: Vec<_> = (0..MAX_PRODUCERS).map(|_| fifo.shared_producer().unwrap()).collect();
+    assert_eq!(fifo.shared_producer().err(), Some(FifoError::NoPlace { limit: MAX_PRODUCERS }));
     all.remove(5);
-    assert!(fifo.shared_producer(owner(2)).is_ok());
+    assert!(fifo.shared_producer().is_ok());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_new_producer_or_consumer_goes_on_where_the_last_one_stopped() {
         let pushed = if i % 2 == 0 {
             ring.fifo().producer().unwrap().try_push(numbered(i))
         } else {
-            ring.fifo().shared_producer(owner(1)).unwrap().try_push(numbered(i))
+            ring.fifo().shared_producer().unwrap().try_push(numbered(i))
         };
         assert_eq!(pushed.unwrap().get(), 6 + u64::from(i));
         assert_eq!(number(&pop(&mut ring.fifo().consumer()).unwrap().1), i);
@@ -144,7 +144,7 @@ fn lose_nothing(capacity: usize, n_producers: u32, each: u32, start: u64) {
         for producer in 0..n_producers {
             let (fifo, barrier) = (&fifo, &barrier);
             pushing.push(scope.spawn(move || {
-                let mut end = fifo.shared_producer(owner(producer + 1)).unwrap();
+                let mut end = fifo.shared_producer().unwrap();
                 barrier.wait();
                 for i in 0..each {
                     let transfer = Transfer {
@@ -195,8 +195,8 @@ fn producers_that_abandon_now_and_then_lose_nothing_else() {
     let fifo = ring.fifo();
     thread::scope(|scope| {
         let mut pushing = Vec::new();
-        for producer in 1..=3 {
-            let mut end = fifo.shared_producer(owner(producer)).unwrap();
+        for _ in 1..=3 {
+            let mut end = fifo.shared_producer().unwrap();
             pushing.push(scope.spawn(move || {
                 let mut i = 0;
                 while i < 3_000 {

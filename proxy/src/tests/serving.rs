@@ -53,7 +53,7 @@ fn turns_go_to_fifos_in_use_as_the_roster_tells() {
     third.try_push(numbered(1)).unwrap();
     assert_eq!(turn(&mut service), (vec![], vec![]), "nobody has told of it");
     roster.count_change();
-    let mut first = rings[0].fifo().shared_producer(owner(1)).unwrap();
+    let mut first = rings[0].fifo().shared_producer().unwrap();
     roster.count_change();
     assert_eq!(turn(&mut service), (vec![2], vec![0, 2]));
     // One that goes leaves its triggers behind, and its fifo is attended to until somebody tells
@@ -71,7 +71,7 @@ fn turns_go_to_fifos_in_use_as_the_roster_tells() {
 }
 
 #[test]
-fn a_drain_and_a_skip_reach_fifos_that_turns_do_not_go_to() {
+fn a_drain_reaches_fifos_that_turns_do_not_go_to() {
     let rings: Vec<_> = (0..3).map(|_| Ring::new(4)).collect();
     let roster = Roster::default();
     let mut service = Service::new(rings.iter().map(|ring| ring.fifo().consumer()));
@@ -79,7 +79,7 @@ fn a_drain_and_a_skip_reach_fifos_that_turns_do_not_go_to() {
     service.attend(&roster);
     assert!(service.attended().eq([2]));
     rings[1].fifo().producer().unwrap().try_push(numbered(1)).unwrap();
-    let mut dying = rings[0].fifo().shared_producer(owner(5)).unwrap();
+    let mut dying = rings[0].fifo().shared_producer().unwrap();
     std::mem::forget(dying.reserve().unwrap());
     let goal = service.drain_goal();
     let mut served = Vec::new();
@@ -88,8 +88,6 @@ fn a_drain_and_a_skip_reach_fifos_that_turns_do_not_go_to() {
         Ok(())
     });
     assert_eq!((left, served), (1, vec![1]));
-    assert_eq!(service.skip_stuck(|fifo, who| fifo == 0 && who == owner(5)), 1);
-    assert_eq!(rings[0].snapshot().skipped, 1);
 }
 
 #[test]
@@ -254,27 +252,10 @@ fn a_drain_serves_what_was_pushed_before_it_and_no_more() {
 }
 
 #[test]
-fn a_drain_tells_what_a_dead_producer_left_and_ends_once_it_is_skipped() {
-    let ring = Ring::new(8);
-    let fifo = ring.fifo();
-    let mut alive = fifo.shared_producer(owner(1)).unwrap();
-    let mut dying = fifo.shared_producer(owner(2)).unwrap();
-    let mut service = Service::new([fifo.consumer()]);
-    alive.try_push(numbered(0)).unwrap();
-    std::mem::forget(dying.reserve().unwrap());
-    alive.try_push(numbered(1)).unwrap();
-    let goal = service.drain_goal();
-    let mut handler = |_: usize, _: &Trigger| Ok(());
-    assert_eq!(service.drain(&goal, &mut handler), 2);
-    assert_eq!(service.skip_stuck(|_, who| who == owner(2)), 1);
-    assert_eq!(service.drain(&goal, &mut handler), 0);
-}
-
-#[test]
 fn a_service_steps_over_positions_without_a_trigger_and_counts_them_as_progress() {
     for start in STARTS {
         let ring = Ring::starting_at(4, start);
-        let mut producer = ring.fifo().shared_producer(owner(1)).unwrap();
+        let mut producer = ring.fifo().shared_producer().unwrap();
         let mut service = Service::new([ring.fifo().consumer()]);
         for lap in 0..5 {
             drop(producer.reserve().unwrap());

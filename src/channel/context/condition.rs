@@ -4,7 +4,7 @@
 //! The upper bits hold how many forks had led to the process that became the rank. They differ from
 //! that process's own count in a child of it, which is not the rank.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::RankContext;
 use crate::error::{Error, Result};
@@ -34,48 +34,68 @@ const FORKS: u32 = 4;
 /// All bits of the number of forks.
 const FORKED: u64 = u64::MAX << FORKS;
 
-/// Returns the word of a rank that this process becomes.
-pub(super) fn ordinary() -> AtomicU64 {
-    AtomicU64::new(forks::count() << FORKS)
+/// What a rank looks up when something is out of the ordinary.
+#[derive(Debug)]
+pub(super) struct RankState {
+    /// What is.
+    pub(super) word: AtomicU64,
+    /// The faults that are planned.
+    injector: OnceLock<Arc<Injector>>,
+    /// Where this rank notes what it does.
+    recorder: OnceLock<Recorder>,
+    /// Whether data are checked on their way.
+    checksums: OnceLock<()>,
+}
+
+impl RankState {
+    /// Returns the state of a rank that this process becomes.
+    pub(super) fn ordinary() -> Self {
+        Self {
+            word: AtomicU64::new(forks::count() << FORKS),
+            injector: OnceLock::new(),
+            recorder: OnceLock::new(),
+            checksums: OnceLock::new(),
+        }
+    }
 }
 
 impl RankContext {
     /// Returns what is out of the ordinary.
     #[inline]
     fn condition(&self) -> u64 {
-        plain::load(&self.state) ^ (forks::count() << FORKS)
+        plain::load(&self.state.word) ^ (forks::count() << FORKS)
     }
 
     /// Marks that the rank leaves the job: no channel can do anything from now on.
     pub(crate) fn leave(&self) {
-        plain::set_bits(&self.state, LEFT);
+        plain::set_bits(&self.state.word, LEFT);
     }
 
     /// Injects faults from now on. Not to be called while the rank leaves.
     pub(crate) fn plan_faults(&self, injector: Arc<Injector>) {
-        if self.injector.set(injector).is_ok() {
-            plain::set_bits(&self.state, FAULTY);
+        if self.state.injector.set(injector).is_ok() {
+            plain::set_bits(&self.state.word, FAULTY);
         }
     }
 
     /// Returns the injector of faults, if any are planned.
     pub(crate) fn injector(&self) -> Option<&Arc<Injector>> {
-        self.injector.get()
+        self.state.injector.get()
     }
 
     /// Notes from now on what this rank does, if it does not already. Not while the rank leaves.
     pub(crate) fn set_recorder(&self, recorder: Recorder) {
-        if self.recorder.set(recorder).is_ok() {
-            plain::set_bits(&self.state, TRACED);
+        if self.state.recorder.set(recorder).is_ok() {
+            plain::set_bits(&self.state.word, TRACED);
         }
     }
 
     /// Notes from now on what this rank does, or does not, where it was to
     /// [`RankContext::set_recorder`]. Not while the rank leaves.
     pub(crate) fn set_tracing(&self, tracing: bool) {
-        match self.recorder.get() {
-            Some(_) if tracing => plain::set_bits(&self.state, TRACED),
-            Some(_) => plain::clear_bits(&self.state, TRACED),
+        match self.state.recorder.get() {
+            Some(_) if tracing => plain::set_bits(&self.state.word, TRACED),
+            Some(_) => plain::clear_bits(&self.state.word, TRACED),
             None => {}
         }
     }
@@ -83,23 +103,23 @@ impl RankContext {
     /// Returns the recorder of this rank, be it in use or not.
     #[inline]
     pub(crate) fn any_recorder(&self) -> Option<&Recorder> {
-        self.recorder.get()
+        self.state.recorder.get()
     }
 
     /// Returns the recorder of this rank while it traces.
     #[inline]
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
-        if self.condition() & TRACED == 0 { None } else { self.recorder.get() }
+        if self.condition() & TRACED == 0 { None } else { self.state.recorder.get() }
     }
 
     /// Has data checked on their way from now on. To be called before anything is moved.
     pub(crate) fn take_checksums(&self) {
-        self.checksums.get_or_init(|| ());
+        self.state.checksums.get_or_init(|| ());
     }
 
     /// Returns whether data are checked on their way.
     pub(crate) fn takes_checksums(&self) -> bool {
-        self.checksums.get().is_some()
+        self.state.checksums.get().is_some()
     }
 
     /// Returns whether faults are planned.
@@ -120,7 +140,7 @@ impl RankContext {
     /// take the next one's post for an answer to the one after.
     #[cold]
     pub(crate) fn abort(&self) {
-        plain::set_bits(&self.state, ENDED);
+        plain::set_bits(&self.state.word, ENDED);
         self.mapped.control().revoke(self.kernel(), Revocation::Aborted(Some(self.rank)));
     }
 
@@ -140,7 +160,7 @@ impl RankContext {
     /// Ends the epoch as [`RankContext::abort`] does, because a wait for a rank has timed out.
     #[cold]
     pub(crate) fn abort_awaiting(&self, awaited: Rank) {
-        plain::set_bits(&self.state, ENDED);
+        plain::set_bits(&self.state.word, ENDED);
         self.mapped.control().revoke(self.kernel(), Revocation::TimedOut { by: self.rank, awaited });
     }
 

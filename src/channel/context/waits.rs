@@ -59,7 +59,7 @@ impl RankContext {
             }
         }
         let Some(reason) = self.mapped.revocation().check() else { return stop };
-        plain::set_bits(&self.state, ENDED);
+        plain::set_bits(&self.state.word, ENDED);
         if matches!(stop, Stop::PeerLost(_)) { reason } else { stop }
     }
 

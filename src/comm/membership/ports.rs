@@ -100,7 +100,7 @@ impl PortsState {
     /// Takes a fifo without a producer for a channel of the program, while there is one; otherwise
     /// a place in the next shared fifo.
     fn take_place(&mut self, context: &RankContext, user: ChannelUser) -> Result<(FifoCells, Pusher)> {
-        let (cells, rank) = (context.mapped().cells(context.rank()), context.rank());
+        let cells = context.mapped().cells(context.rank());
         if user == ChannelUser::Program {
             for index in 0..self.n_sole {
                 let fifo = cells.fifo(index)?;
@@ -113,7 +113,7 @@ impl PortsState {
         for _ in 0..n_shared {
             let fifo = cells.fifo(self.n_sole + self.sharing % n_shared)?;
             self.sharing = self.sharing.wrapping_add(1);
-            if let Some(pusher) = Pusher::shared(&fifo, rank)? {
+            if let Some(pusher) = Pusher::shared(&fifo)? {
                 return Ok((fifo, pusher));
             }
         }

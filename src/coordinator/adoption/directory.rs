@@ -88,11 +88,11 @@ impl RuntimeDirectory {
     fn start_janitor(&self) -> io::Result<SocketJanitor> {
         let name = self.path().file_name().and_then(OsStr::to_str);
         let is_private = name.and_then(owner_of_pool) == Some(Creator::this_process());
-        let names = [self.socket(), self.coming_socket()].map(|path| {
+        let [socket, coming] = [self.socket(), self.coming_socket()].map(|path| {
             let name = path.file_name().unwrap_or_default().as_encoded_bytes();
             CString::new(name).expect("it is one of two constants")
         });
-        SocketJanitor::start(self.path(), (&names[0], &names[1]), is_private)
+        SocketJanitor::start(self.path(), &socket, &coming, is_private)
     }
 }
 

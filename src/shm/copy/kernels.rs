@@ -43,7 +43,6 @@ mod x86_64 {
             // `rep movsb` works everywhere; without this feature it is slow.
             CopyKernel::RepMovsb => is_x86_feature_detected!("ermsb"),
             CopyKernel::Avx2 | CopyKernel::Avx2Streaming => is_x86_feature_detected!("avx2"),
-            CopyKernel::Avx512 | CopyKernel::Avx512Streaming => is_x86_feature_detected!("avx512f"),
         }
     }
 
@@ -58,8 +57,6 @@ mod x86_64 {
             CopyKernel::RepMovsb => return unsafe { rep_movsb(source, target, len) },
             CopyKernel::Avx2 => avx2,
             CopyKernel::Avx2Streaming => avx2_streaming,
-            CopyKernel::Avx512 => avx512,
-            CopyKernel::Avx512Streaming => avx512_streaming,
         };
         // SAFETY: the caller's contract, which includes that the processor has the instructions of
         // `body`.
@@ -171,57 +168,5 @@ mod x86_64 {
     loop_of_32_byte_moves! {
         /// Stores past the cache, and fences.
         avx2_streaming, "vmovntdq", "sfence"
-    }
-
-    /// A loop over [`TURN`] bytes at a time: four 64-byte loads and four stores by the given
-    /// instruction.
-    ///
-    /// Uses the upper sixteen registers, which leave no dirty upper halves behind for the legacy
-    /// instructions of the caller (so no `vzeroupper`).
-    macro_rules! loop_of_64_byte_moves {
-        ($(#[$doc:meta])* $name:ident, $store:literal, $last:literal) => {
-            $(#[$doc])*
-            ///
-            /// # Safety
-            /// `len` is a multiple of TURN and not zero, `target` is aligned to LINE, `len` bytes
-            /// are readable and writable and do not overlap; the processor has AVX-512F.
-            #[target_feature(enable = "avx512f")]
-            unsafe fn $name(source: *const u8, target: *mut u8, len: usize) {
-                // SAFETY: the caller's contract; each turn touches TURN bytes at both pointers and
-                // `len` counts down to exactly zero; all registers written are declared.
-                unsafe {
-                    asm!(
-                        "2:",
-                        "vmovdqu64 zmm16, [{s}]",
-                        "vmovdqu64 zmm17, [{s} + 64]",
-                        "vmovdqu64 zmm18, [{s} + 128]",
-                        "vmovdqu64 zmm19, [{s} + 192]",
-                        concat!($store, " [{t}], zmm16"),
-                        concat!($store, " [{t} + 64], zmm17"),
-                        concat!($store, " [{t} + 128], zmm18"),
-                        concat!($store, " [{t} + 192], zmm19"),
-                        "add {s}, 256",
-                        "add {t}, 256",
-                        "sub {n}, 256",
-                        "jnz 2b",
-                        $last,
-                        s = inout(reg) source => _,
-                        t = inout(reg) target => _,
-                        n = inout(reg) len => _,
-                        out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _,
-                        options(nostack),
-                    );
-                }
-            }
-        };
-    }
-
-    loop_of_64_byte_moves! {
-        /// Moves through the cache.
-        avx512, "vmovdqa64", ""
-    }
-    loop_of_64_byte_moves! {
-        /// Stores past the cache, and fences.
-        avx512_streaming, "vmovntdq", "sfence"
     }
 }

@@ -1,39 +1,12 @@
 //! Finds the best store policy while copying ([`StorePurpose::policies`]): through the cache, past
-//! it, or forwarded.
+//! it, or forwarded. No fixed rule is right; why, and the figures behind all rules here, are in
+//! `benches/RESULTS.md`, "Store policies".
 //!
-//! No fixed rule is right. Which policy is cheaper depends on whether the two cores share a cache,
-//! by factors of up to four, and a host of virtual cores changes that within seconds. But a slow
-//! copy shows in its own duration. So every thread times long copies and keeps, for each class
-//! (power of two of the length, and purpose), the [`Trials`] of its policies. The cheapest policy
-//! is in use. The figures behind all rules here are in `benches/RESULTS.md`, "Store policies".
-//!
-//! A trial is up to [`TRIAL`] copies, of which the best counts. The first copy into new memory pays
-//! for page faults, and behind a stream past the cache the first two copies through it find the
-//! target in memory. For the same reason the policy in use is as quick as the best of its last
-//! [`MEMORY`] copies. A trial ends early where it is hopeless.
-//!
-//! # Combinations
-//! Combinations of elements store their results by a policy too, and all ranks try policies at
-//! once. A stream past the cache costs the other ranks more than its own, where cores share the way
-//! to memory. Two ranks that try alone both find the other policy better, both take it, and both
-//! leave it again. So a trial is to show the cost of a policy when all ranks take it. Nothing is
-//! agreed upon: ranks that combine in the same calls count the same combinations, and each
-//! [`PERIOD`] of them begins with a joint trial of all policies. (Other ranks, such as the roots of
-//! reduces that change, and threads that serve several communicators, try at times of their own.)
-//! Between two joint trials a rank tries alone only where the policy in use has slowed down to more
-//! than another one is known to cost. That is mostly the machine, which all ranks notice in the
-//! same call.
-//!
-//! Combinations that no cache can keep are not tried out: they go past it. Where a combination has
-//! several receivers there is a third policy, [`StorePolicy::CopyForward`] (`shm/reduce/store.rs`).
-//! Such combinations have classes of their own.
-//!
-//! # What is charged
-//! A stream past the cache shifts a part of the cost to the reader, which this thread does not see.
-//! Where the target of a copy is read soon, [`reader_ns`] is added. A copy for a peer has taken
-//! until its stores are out, since the peer waits so long. Results of a combination are not charged
-//! so. While cores share a cache, the results go through it by their own cost. While they do not,
-//! most of them would have to come from another core's cache.
+//! Every thread times long copies and keeps, for each class (power of two of the length, and
+//! purpose), the [`Trials`] of its policies. The cheapest policy is in use. A trial is up to
+//! [`TRIAL`] copies, of which the best counts. A trial ends early where it is hopeless.
+//! Combinations of elements store their results by a policy too. All ranks try the policies of
+//! these at once, in the first combinations of each [`PERIOD`].
 //!
 //! # Invariants
 //! - Where there is one policy, where copies are short, and where combinations are too long for any

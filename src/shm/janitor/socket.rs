@@ -21,11 +21,13 @@
 
 use std::ffi::{CStr, CString};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, setsockopt, socketpair,
@@ -33,6 +35,7 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, fstatat, stat};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use rustix::fs::{FlockOperation, flock};
 
 use super::Janitor;
 use crate::shm::system::{Ancillary, receive_with};
@@ -40,8 +43,11 @@ use crate::shm::system::{Ancillary, receive_with};
 /// How many processes it waits for at a time; of more it does not know.
 const MAX_AWAITED: usize = 2048;
 
+/// Those processes, and its own messages. The list of them is on the stack.
+const MAX_POLLED: usize = MAX_AWAITED + 1;
+
 /// How often it looks whether the socket is another coordinator's, once its own is dead.
-const LOOK_MS: libc::c_int = 100;
+const LOOK_MS: u8 = 100;
 
 /// How many seconds a coordinator waits for room for a message, of which there is some for
 /// hundreds.
@@ -77,7 +83,7 @@ struct SocketPlace<'p> {
 /// What came of a look at the messages.
 enum JanitorMessage {
     Marked(SocketFileId),
-    Device(RawFd),
+    Device(OwnedFd),
     Nothing,
     End,
 }
@@ -118,7 +124,8 @@ impl SocketJanitor {
     /// name `coming`. The directory itself goes as well if it `is_private`.
     pub(crate) fn start(
         directory: &Path,
-        (socket, coming): (&CStr, &CStr),
+        socket: &CStr,
+        coming: &CStr,
         is_private: bool,
     ) -> io::Result<Self> {
         // Opened anew: this is not the lock.
@@ -129,7 +136,7 @@ impl SocketJanitor {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (news, tell) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         setsockopt(&tell, SendTimeout, &TimeVal::seconds(HEARING_S))?;
-        let mut awaited = Vec::with_capacity(MAX_AWAITED + 1);
+        let mut awaited = Vec::with_capacity(MAX_AWAITED);
         let place = SocketPlace { directory: handle.as_fd(), socket, coming, own: own.as_deref() };
         let mut wait_and_sweep = || place.keep(news.as_fd(), &mut awaited);
         Janitor::spawn(&mut wait_and_sweep, [handle.as_fd(), news.as_fd()], tell).map(Self)
@@ -156,31 +163,25 @@ impl SocketJanitor {
 
 impl SocketPlace<'_> {
     /// Runs the janitor to its end. `awaited` has room for all processes that it is told of.
-    fn keep(&self, news: BorrowedFd<'_>, awaited: &mut Vec<libc::pollfd>) {
-        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        awaited.push(entry(news.as_raw_fd()));
+    fn keep(&self, news: BorrowedFd<'_>, awaited: &mut Vec<OwnedFd>) {
         let mut mark = None;
         loop {
-            wait(awaited, -1);
+            wait(Some(news), awaited, PollTimeout::NONE);
             match hear(news) {
                 JanitorMessage::Marked(told) => mark = Some(told),
-                JanitorMessage::Device(process) if awaited.len() <= MAX_AWAITED => {
-                    awaited.push(entry(process))
-                }
-                JanitorMessage::Device(process) => close(process),
-                JanitorMessage::Nothing => {}
+                JanitorMessage::Device(process) if awaited.len() < MAX_AWAITED => awaited.push(process),
+                JanitorMessage::Device(_) | JanitorMessage::Nothing => {}
                 JanitorMessage::End => break,
             }
         }
-        awaited.swap_remove(0);
         while !awaited.is_empty() {
             if !self.is_there(self.socket, mark) {
                 // Another coordinator has it, or it was removed.
                 return;
             }
-            wait(awaited, LOOK_MS);
+            wait(None, awaited, LOOK_MS.into());
         }
-        self.sweep(mark, awaited);
+        self.sweep(mark);
     }
 
     /// Returns whether the file of this name is the one of the id.
@@ -189,7 +190,7 @@ impl SocketPlace<'_> {
         found.is_some() && found == mark
     }
 
-    fn sweep(&self, mark: Option<SocketFileId>, nobody: &mut Vec<libc::pollfd>) {
+    fn sweep(&self, mark: Option<SocketFileId>) {
         for _ in 0..TRIES {
             if lock(self.directory) {
                 // No coordinator begins meanwhile. The file may be gone.
@@ -206,25 +207,23 @@ impl SocketPlace<'_> {
                 // A coordinator that begins here removes the rest.
                 return;
             }
-            wait(nobody, LOOK_MS);
+            wait(None, &mut Vec::new(), LOOK_MS.into());
         }
     }
 }
 
-/// Waits for something to happen, at most `timeout_ms` if that is not negative. Lets go of
-/// processes that have ended; the first entry may be no process.
-fn wait(awaited: &mut Vec<libc::pollfd>, timeout_ms: libc::c_int) {
-    // SAFETY: the entries are the vector's own, and as many as it says.
-    let status = unsafe { libc::poll(awaited.as_mut_ptr(), awaited.len() as libc::nfds_t, timeout_ms) };
-    if status <= 0 {
+/// Waits for `news`, or for a process to end, at most as long as `timeout` says. Lets go of
+/// processes that have ended.
+fn wait(news: Option<BorrowedFd<'_>>, awaited: &mut Vec<OwnedFd>, timeout: PollTimeout) {
+    let all = awaited.iter().map(AsFd::as_fd).chain(news);
+    let mut polled: ArrayVec<_, MAX_POLLED> = all.map(|it| PollFd::new(it, PollFlags::POLLIN)).collect();
+    if !poll(&mut polled, timeout).is_ok_and(|count| count > 0) {
         return;
     }
-    let is_news = |index: usize| index == 0 && timeout_ms < 0;
-    for index in (0..awaited.len()).rev() {
-        if awaited[index].revents != 0 && !is_news(index) {
-            close(awaited.swap_remove(index).fd);
-        }
-    }
+    let ended: ArrayVec<bool, MAX_POLLED> = polled.iter().map(|it| it.any() != Some(false)).collect();
+    drop(polled);
+    let mut ended = ended.into_iter();
+    awaited.retain(|_| ended.next() == Some(false));
 }
 
 /// Takes a message, if one has come.
@@ -238,9 +237,7 @@ fn hear(news: BorrowedFd<'_>) -> JanitorMessage {
     match heard {
         Ok((0, _)) => JanitorMessage::End,
         Ok((SocketFileId::LEN, _)) => JanitorMessage::Marked(SocketFileId::from_bytes(bytes)),
-        Ok(_) => {
-            process.map_or(JanitorMessage::Nothing, |process| JanitorMessage::Device(process.into_raw_fd()))
-        }
+        Ok(_) => process.map_or(JanitorMessage::Nothing, JanitorMessage::Device),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
             JanitorMessage::Nothing
         }
@@ -250,14 +247,7 @@ fn hear(news: BorrowedFd<'_>) -> JanitorMessage {
 
 /// Locks the directory until the process ends, if no other process has it locked.
 fn lock(directory: BorrowedFd<'_>) -> bool {
-    // SAFETY: the call takes two integers and touches no memory.
-    unsafe { libc::flock(directory.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
-}
-
-fn close(descriptor: RawFd) {
-    // SAFETY: it is the descriptor of a process that `hear` has taken, of which nobody else knows,
-    // and which is forgotten.
-    unsafe { libc::close(descriptor) };
+    flock(directory, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 #[cfg(test)]
@@ -284,7 +274,7 @@ mod tests {
             let directory =
                 std::env::temp_dir().join(format!("shmccl-janitor-{name}-{}", std::process::id()));
             create_dir(&directory).unwrap();
-            let janitor = SocketJanitor::start(&directory, (c"socket", c"coming"), is_private).unwrap();
+            let janitor = SocketJanitor::start(&directory, c"socket", c"coming", is_private).unwrap();
             write(directory.join("socket"), "").unwrap();
             janitor.mark(SocketFileId::of(&directory.join("socket")).unwrap());
             let device = Command::new("sleep").arg("1000").spawn().unwrap();
@@ -303,10 +293,8 @@ mod tests {
         }
 
         fn has_janitor(&self) -> bool {
-            let mut awaited =
-                [libc::pollfd { fd: self.janitor.0.process.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-            // SAFETY: one entry, which is live.
-            unsafe { libc::poll(awaited.as_mut_ptr(), 1, 0) == 0 }
+            let process = self.janitor.0.process.as_fd();
+            poll(&mut [PollFd::new(process, PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(0)
         }
     }
 

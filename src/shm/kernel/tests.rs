@@ -221,7 +221,7 @@ fn a_sleeper_that_is_refused_its_barrier_later_looks_up_often() {
     }
     let kernel = HostKernel::detect();
     forbid_membarrier();
-    assert!(!membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED));
+    assert!(membarrier(MembarrierCommand::GlobalExpedited).is_err());
     let word = AtomicU32::new(1);
     let word = SleepWord { word: &word, expected: 1 };
     let start = Instant::now();
