@@ -1,6 +1,6 @@
 //! What the front knows of communicators beyond what the coordinator does: who has made each, its
-//! ranks as they were told, the calls of its open group, which devices were taken out of it, its
-//! streams, and the group of which nobody was told how it has ended.
+//! ranks as they were told, its open group, which devices were taken out of it, its streams, and
+//! the group of which nobody was told how it has ended.
 //!
 //! None of it outlives the front. The next one serves the same communicators: ranks are then those
 //! of the coordinator, a group that is open there can be ended, all devices are in it again, and
@@ -35,7 +35,6 @@ pub(crate) struct OpenGroup {
     pub(crate) starter: ConnectionId,
     /// What it is at the coordinator; `None` where calls are executed at once.
     pub(crate) started: Option<StartedGroup>,
-    pub(crate) calls: Vec<AllReduce>,
 }
 
 /// A communicator that was made through this front, or used.

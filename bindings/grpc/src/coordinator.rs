@@ -89,7 +89,7 @@ impl CoordinatorService {
             let (group, devices, after) = match open {
                 Some(started) => (Some(started.group), started.devices, None),
                 None => {
-                    let status = groups::usable(coordinator, comm, dialect.restart).await?;
+                    let status = living(coordinator, comm).await?;
                     (None, status.devices, Some(status.last.map_or(0, |last| last.group)))
                 }
             };
@@ -107,9 +107,6 @@ impl CoordinatorService {
             let is_executed = if group.is_none() { told(&front, comm, after, outcome)? } else { outcome? };
             if is_at_once && !is_executed {
                 return Err(in_the_group_of_another(comm));
-            }
-            if group.is_some() {
-                front.comms.with(comm, |record| record.open.as_mut().map(|open| open.calls.push(call)));
             }
             Ok(true)
         })
@@ -341,14 +338,14 @@ impl GpuCoordinator for CoordinatorService {
             let started = match dialect.group {
                 GroupUse::Deferred => Some(groups::start(&front.connections, comm, dialect.restart).await?),
                 GroupUse::Eager => {
-                    groups::takes_calls(&front.connections, comm, dialect.restart).await?;
+                    groups::takes_calls(&front.connections, comm).await?;
                     None
                 }
             };
             front.comms.with(comm, |record| match &record.open {
                 Some(_) if started.is_none() => Err(RequestError::GroupOpen { comm, open: true }.into()),
                 _ => {
-                    record.open = Some(OpenGroup { starter, started, calls: Vec::new() });
+                    record.open = Some(OpenGroup { starter, started });
                     Ok(())
                 }
             })
@@ -375,7 +372,7 @@ impl GpuCoordinator for CoordinatorService {
                 }
                 (open, _) => {
                     let after = open.as_ref().and_then(|open| Some(open.started.as_ref()?.after));
-                    let outcome = groups::end(coordinator, comm, open, dialect.restart).await;
+                    let outcome = groups::end(coordinator, comm, open).await;
                     told(&front, comm, after, outcome)
                 }
             }

@@ -67,7 +67,7 @@ impl CoordinatorMachine {
             CommStage::Hosting => self.host(comm),
             CommStage::Meeting { id } => self.meet(comm, &id),
             CommStage::Adopting { until_ms } => self.adopt(comm, until_ms),
-            CommStage::Ready => self.watch(comm),
+            CommStage::Ready => self.watch(comm) || self.try_again(comm),
             CommStage::Running { work } => self.run(comm, work),
             CommStage::Inviting => self.invite(comm),
             CommStage::Growing { id, off } => self.grow(comm, &id, off),
@@ -134,7 +134,7 @@ impl CoordinatorMachine {
 
     fn watch(&mut self, comm: &mut Comm) -> Moved {
         let Some(CommFailure { why, weight, .. }) = comm.failure(&self.table) else { return false };
-        comm.open = None;
+        comm.drop_open_group();
         comm.stage = CommStage::Failed { why, weight, gave_up: false };
         true
     }
@@ -149,7 +149,10 @@ impl CoordinatorMachine {
         if let Some(CommFailure { why, culprit, report, .. }) = trouble {
             let failure = Some(why.clone());
             comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None, report });
-            self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
+            self.counts.failed += 1;
+            if !comm.is_tried_again() {
+                self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
+            }
             return self.watch(comm);
         }
         let order = DeviceOrder::Run { comm: comm.id, epoch: comm.epoch, group, work };
@@ -171,6 +174,7 @@ impl CoordinatorMachine {
         comm.last = Some(outcome.clone());
         let Some(why) = outcome.failure else {
             self.counts.succeeded += 1;
+            comm.repeat = None;
             for request_id in comm.take_waiting(&[WaitCondition::Done]) {
                 // Only a checkpoint is waited for, and that has a number.
                 self.reply(request_id, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
@@ -178,16 +182,16 @@ impl CoordinatorMachine {
             comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
             return true;
         };
+        self.counts.failed += 1;
         self.undo_group(comm, &RequestError::CheckpointFailed { comm: comm.id, why });
         comm.stage = CommStage::Ready;
         true
     }
 
-    /// Counts a group that has failed, and refuses what waits for it to succeed.
+    /// Refuses what waits for a group to succeed that has failed.
     fn undo_group(&mut self, comm: &mut Comm, refusal: &RequestError) {
-        self.counts.failed += 1;
         comm.ending = false;
-        self.refuse(comm, &[WaitCondition::Done, WaitCondition::Finalized], refusal);
+        self.refuse(comm, &[WaitCondition::Done, WaitCondition::Finalized, WaitCondition::Begun], refusal);
     }
 
     fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), gave_up: bool) -> Moved {
@@ -195,7 +199,8 @@ impl CoordinatorMachine {
             return true;
         }
         let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == WaitCondition::Ready);
-        let begins = is_asked || (comm.keep_going && !gave_up);
+        let goes_on_alone = comm.keep_going || comm.has_lasting_group();
+        let begins = is_asked || comm.repeat.is_some() || (goes_on_alone && !gave_up);
         if begins {
             comm.stage = CommStage::going_on(comm.next_attempt(&self.table), why);
         }
@@ -267,6 +272,12 @@ impl CoordinatorMachine {
     /// Enters the next epoch, which has these members. Devices that are not in it are taken back,
     /// whether the others count on them or not.
     pub(super) fn enter_next_epoch(&mut self, comm: &mut Comm, members: Vec<DeviceId>) {
+        let was_repeated = comm.repeat.is_some();
+        comm.carry_groups_over(&members);
+        if was_repeated && comm.repeat.is_none() {
+            let why = "the next epoch has devices that its group does not name".to_owned();
+            self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
+        }
         let next = comm.epoch + 1;
         for device in comm.living().into_iter().chain(std::mem::take(&mut comm.newcomers)) {
             if self.table.phase(device, comm.id, next).is_none() {
@@ -282,6 +293,10 @@ impl CoordinatorMachine {
     fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
         let refusal = RequestError::Failed { comm: comm.id, why: why.clone() };
         self.refuse(comm, &[WaitCondition::Ready], &refusal);
+        if !comm.is_tried_again() {
+            comm.open = None;
+            self.undo_group(comm, &refusal);
+        }
         comm.stage = CommStage::Failed { why, weight: CAUSE, gave_up: true };
         true
     }
@@ -310,13 +325,14 @@ impl CoordinatorMachine {
     /// Answers the requests for which the wait is over.
     fn answer_waiting(&mut self, comm: &mut Comm) {
         for (request_id, condition) in std::mem::take(&mut comm.waiting) {
-            let is_settled =
-                matches!(comm.stage, CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended);
+            let is_settled = comm.repeat.is_none()
+                && matches!(comm.stage, CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended);
             let reply = match (&comm.stage, condition) {
                 (CommStage::Ended, WaitCondition::Finalized | WaitCondition::Ended) => Ok(Reply::Ended),
-                (CommStage::Ended, WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done) => {
-                    Err(RequestError::Ended { comm: comm.id, why: comm.end_reason.clone() })
-                }
+                (
+                    CommStage::Ended,
+                    WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done | WaitCondition::Begun,
+                ) => Err(RequestError::Ended { comm: comm.id, why: comm.end_reason.clone() }),
                 (CommStage::Ready, WaitCondition::Ready | WaitCondition::Grown) => {
                     Ok(Reply::Status(comm.status()))
                 }
