@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::comms::{AllReduce, ConnectionId, OpenGroup};
 use crate::connections::Pace;
-use crate::dialect::{Dialect, GroupUse, PoolUse, Removal};
+use crate::dialect::Dialect;
 use crate::front::{Front, device_of};
 use crate::groups::{self, living};
 use crate::listen::AddressBook;
@@ -95,9 +95,9 @@ impl CoordinatorService {
             };
             let addresses = addresses_of(&front, (comm, &devices), &addresses, dialect)?;
             let call = AllReduce { count, op, addresses };
-            let is_at_once = dialect.group == GroupUse::Eager || !marked.is_empty();
+            let is_at_once = dialect.is_eager() || !marked.is_empty();
             let outcome = if marked.is_empty() {
-                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await
+                groups::call(coordinator, comm, &devices, &call, group, dialect.restarts()).await
             } else if group.is_none() {
                 removal::call(coordinator, (comm, &devices), marked, &call).await
             } else {
@@ -152,7 +152,7 @@ fn addresses_of(
     given: &HashMap<u32, gpu_sim::MemAddr>,
     dialect: Dialect,
 ) -> Result<BTreeMap<DeviceId, u64>, Refusal> {
-    let ranks = match dialect.restart {
+    let ranks = match dialect.restarts() {
         true => front.comms.with(comm, |record| record.ranks_of(devices)),
         false => devices.to_vec(),
     };
@@ -195,12 +195,12 @@ fn init(
     maker: ConnectionId,
 ) -> Result<CommStatus, Refusal> {
     let made = loop {
-        let refused = match client.init(devices, dialect.restart) {
+        let refused = match client.init(devices, dialect.restarts()) {
             Err(CoordinatorError::Refused(refused)) => refused,
             made => break made.map_err(Refusal::unanswered)?,
         };
         let wanting = match &refused {
-            RequestError::NotEnoughDevices { asked, free, .. } if dialect.pool == PoolUse::Shared => {
+            RequestError::NotEnoughDevices { asked, free, .. } if dialect.shares_devices() => {
                 (*asked as usize).saturating_sub(*free)
             }
             _ => return Err(refused.into()),
@@ -285,9 +285,9 @@ fn status_of(status: &CommStatus, untold_after: Option<u64>) -> gpu_sim::Status 
 }
 
 /// The refusal of a method that only a variant has.
-pub(crate) fn not_here(method: &str, setting: &str) -> Status {
+pub(crate) fn not_here(method: &str, presets: &str) -> Status {
     Status::unimplemented(format!(
-        "{method} is not in the dialect of this listener; a listener with {setting} has it"
+        "{method} is not in the dialect of this listener; a listener of {presets} has it"
     ))
 }
 
@@ -335,12 +335,11 @@ impl GpuCoordinator for CoordinatorService {
     ) -> Result<Response<gpu_sim::GroupStartResponse>, Status> {
         let (starter, dialect) = (connection_of(&request), self.dialect);
         self.carry_out(request.into_inner().comm_id, move |front, comm| async move {
-            let started = match dialect.group {
-                GroupUse::Deferred => Some(groups::start(&front.connections, comm, dialect.restart).await?),
-                GroupUse::Eager => {
-                    groups::takes_calls(&front.connections, comm).await?;
-                    None
-                }
+            let started = if dialect.is_eager() {
+                groups::takes_calls(&front.connections, comm).await?;
+                None
+            } else {
+                Some(groups::start(&front.connections, comm, dialect.restarts()).await?)
             };
             front.comms.with(comm, |record| match &record.open {
                 Some(_) if started.is_none() => Err(RequestError::GroupOpen { comm, open: true }.into()),
@@ -364,13 +363,13 @@ impl GpuCoordinator for CoordinatorService {
             // Where there is none nothing changes, and the group can be ended later.
             coordinator.reach().await?;
             let open = front.comms.with(comm, |record| record.open.take());
-            match (open, dialect.group) {
-                (Some(OpenGroup { started: None, .. }), _) => living(coordinator, comm).await.map(drop),
-                (None, GroupUse::Eager) => {
+            match open {
+                Some(OpenGroup { started: None, .. }) => living(coordinator, comm).await.map(drop),
+                None if dialect.is_eager() => {
                     living(coordinator, comm).await?;
                     Err(RequestError::GroupOpen { comm, open: false }.into())
                 }
-                (open, _) => {
+                open => {
                     let after = open.as_ref().and_then(|open| Some(open.started.as_ref()?.after));
                     let outcome = groups::end(coordinator, comm, open).await;
                     told(&front, comm, after, outcome)
@@ -446,8 +445,8 @@ impl GpuCoordinator for CoordinatorService {
         &self,
         request: Request<gpu_sim::CommRemoveDeviceRequest>,
     ) -> Result<Response<gpu_sim::CommRemoveDeviceResponse>, Status> {
-        if self.dialect.removal != Removal::Marked {
-            return Err(not_here("CommRemoveDevice", "removal=marked"));
+        if !self.dialect.lets_remove() {
+            return Err(not_here("CommRemoveDevice", "bytes or shifted"));
         }
         let gpu_sim::CommRemoveDeviceRequest { comm_id, rank } = request.into_inner();
         let rank = rank.map_or(0, |rank| rank.value);

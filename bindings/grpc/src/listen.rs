@@ -465,9 +465,9 @@ mod tests {
     fn a_place_is_read_with_its_dialect() {
         let read = |text: &str| text.parse::<ListenSpec>();
         assert_eq!(read("unix").unwrap(), ListenSpec { place: Place::Usual, dialect: Dialect::default() });
-        let tcp = read("127.0.0.1:60050,bytes,group=deferred").unwrap();
+        let tcp = read("127.0.0.1:60050,bytes,prefixed=on").unwrap();
         assert_eq!(tcp.place, Place::Tcp("127.0.0.1:60050".parse().unwrap()));
-        assert_eq!(tcp.dialect, "bytes,group=deferred".parse().unwrap());
+        assert_eq!(tcp.dialect, "bytes,prefixed=on".parse().unwrap());
         assert!(read("60050").is_err() && read("unix,loud").is_err());
     }
 
