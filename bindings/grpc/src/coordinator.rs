@@ -8,7 +8,7 @@ use shmccl::coordinator::{
 };
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::comms::{AllReduce, ConnectionId, OpenGroup};
+use crate::comms::{AllReduce, ClientGroup, ConnectionId};
 use crate::connections::Pace;
 use crate::dialect::Dialect;
 use crate::front::{Front, device_of};
@@ -93,13 +93,13 @@ impl CoordinatorService {
                     (None, status.devices, Some(status.last.map_or(0, |last| last.group)))
                 }
             };
-            let addresses = addresses_of(&front, (comm, &devices), &addresses, dialect)?;
+            let addresses = addresses_of(&front, comm, &devices, &addresses, dialect)?;
             let call = AllReduce { count, op, addresses };
             let is_at_once = dialect.is_eager() || !marked.is_empty();
             let outcome = if marked.is_empty() {
                 groups::call(coordinator, comm, &devices, &call, group, dialect.restarts()).await
             } else if group.is_none() {
-                removal::call(coordinator, (comm, &devices), marked, &call).await
+                removal::call(coordinator, comm, &devices, marked, &call).await
             } else {
                 return Err(removal::in_a_group());
             };
@@ -148,7 +148,8 @@ pub(crate) fn metadata_of(
 /// of devices that are gone are passed over. Devices that have joined are behind them.
 fn addresses_of(
     front: &Front,
-    (comm, devices): (CommId, &[DeviceId]),
+    comm: CommId,
+    devices: &[DeviceId],
     given: &HashMap<u32, gpu_sim::MemAddr>,
     dialect: Dialect,
 ) -> Result<BTreeMap<DeviceId, u64>, Refusal> {
@@ -344,7 +345,7 @@ impl GpuCoordinator for CoordinatorService {
             front.comms.with(comm, |record| match &record.open {
                 Some(_) if started.is_none() => Err(RequestError::GroupOpen { comm, open: true }.into()),
                 _ => {
-                    record.open = Some(OpenGroup { starter, started });
+                    record.open = Some(ClientGroup { starter, started });
                     Ok(())
                 }
             })
@@ -364,7 +365,7 @@ impl GpuCoordinator for CoordinatorService {
             coordinator.reach().await?;
             let open = front.comms.with(comm, |record| record.open.take());
             match open {
-                Some(OpenGroup { started: None, .. }) => living(coordinator, comm).await.map(drop),
+                Some(ClientGroup { started: None, .. }) => living(coordinator, comm).await.map(drop),
                 None if dialect.is_eager() => {
                     living(coordinator, comm).await?;
                     Err(RequestError::GroupOpen { comm, open: false }.into())

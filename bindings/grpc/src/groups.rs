@@ -10,7 +10,7 @@ use shmccl::coordinator::{
 };
 use tonic::Status;
 
-use crate::comms::{AllReduce, OpenGroup};
+use crate::comms::{AllReduce, ClientGroup};
 use crate::connections::{Connections, Pace};
 use crate::refusal::Refusal;
 
@@ -121,7 +121,7 @@ pub(crate) async fn call(
 pub(crate) async fn end(
     coordinator: &Connections,
     comm: CommId,
-    open: Option<OpenGroup>,
+    open: Option<ClientGroup>,
 ) -> Result<(), Refusal> {
     let group = open.and_then(|open| Some(open.started?.group));
     loop {

@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use shmccl_grpc::dialect::{PRESETS, SETTINGS};
 use shmccl_grpc::listen::ListenSpec;
-use shmccl_grpc::start::{Options, SecretFiles, serve};
+use shmccl_grpc::start::{FrontOptions, SecretFiles, serve};
 
 /// Serve the pool of this user over gRPC, to clients of the course and others, until Ctrl-C
 #[derive(Debug, Parser)]
 #[command(name = "shmccl-grpc", version, after_help = help(), max_term_width = 100)]
-struct Args {
+struct FrontArgs {
     /// Where to listen, and in which dialect: `unix` is the socket `grpc` in the runtime directory,
     /// for processes of this user; or `unix:PATH`; or `127.0.0.1:60050`, for this user as well
     /// [default: unix]
@@ -58,14 +58,14 @@ fn help() -> String {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = FrontArgs::parse();
     let secrets = match (args.tls_cert.clone(), args.tls_key.clone(), args.token_file.clone()) {
         (Some(certificate), Some(key), Some(token)) => Some(SecretFiles { certificate, key, token }),
         _ => None,
     };
     let max_message = (usize::from(args.max_message) << 20) + (64 << 10);
-    let Args { listen, page, only_page, .. } = args;
-    let options = Options { listen, max_message, secrets, page, only_page };
+    let FrontArgs { listen, page, only_page, .. } = args;
+    let options = FrontOptions { listen, max_message, secrets, page, only_page };
     match serve(&options, |text| eprintln!("shmccl-grpc: {text}")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -49,7 +49,14 @@ pub(crate) struct Comm {
     pub(crate) cause_by_ms: Option<u64>,
     pub(crate) waiting: Vec<(RequestId, WaitCondition)>,
     /// The state and epoch when the log was considered last.
-    pub(crate) logged: Option<(CommState, u64)>,
+    pub(crate) logged: Option<LoggedState>,
+}
+
+/// What the log tells of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoggedState {
+    pub(crate) state: CommState,
+    pub(crate) epoch: u64,
 }
 
 /// A group that takes calls.

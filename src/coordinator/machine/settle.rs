@@ -5,7 +5,7 @@
 //! and agree on whether it went well. A checkpoint that fails leaves the communicator ready and as
 //! it was. A member that dies meanwhile is a failure of the communicator, as in any group.
 
-use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
+use super::comm::{Comm, CommFailure, CommStage, LoggedState, WaitCondition};
 use super::device_table::{DeviceRecord, DeviceTable};
 use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
 use crate::coordinator::call::GroupWork;
@@ -36,7 +36,7 @@ impl CoordinatorMachine {
             }
             // A step that enters no other stage may change the rest.
             self.changes.note(comm.status());
-            let is = (comm.state(), comm.epoch);
+            let is = LoggedState { state: comm.state(), epoch: comm.epoch };
             if is_worth_logging(comm.logged.replace(is), is) {
                 self.actions.push(CoordinatorAction::Log(LogEntry::Comm(comm.status())));
             }
@@ -75,8 +75,8 @@ impl CoordinatorMachine {
                 comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
                 true
             }
-            CommStage::Failed { why, weight, gave_up } => self.wait_to_go_on(comm, (why, weight), gave_up),
-            CommStage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
+            CommStage::Failed { why, weight, gave_up } => self.wait_to_go_on(comm, why, weight, gave_up),
+            CommStage::GoingOn { attempt, last, why } => self.go_on(comm, attempt, last, why),
             CommStage::Leaving { gracefully } => self.leave(comm, gracefully),
             CommStage::Ended => false,
         }
@@ -194,7 +194,7 @@ impl CoordinatorMachine {
         self.refuse(comm, &[WaitCondition::Done, WaitCondition::Finalized, WaitCondition::Begun], refusal);
     }
 
-    fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), gave_up: bool) -> Moved {
+    fn wait_to_go_on(&self, comm: &mut Comm, why: String, weight: u8, gave_up: bool) -> Moved {
         if !gave_up && self.find_cause(comm, &why, weight) {
             return true;
         }
@@ -227,7 +227,7 @@ impl CoordinatorMachine {
         true
     }
 
-    fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
+    fn go_on(&mut self, comm: &mut Comm, attempt: u32, last: u32, why: String) -> Moved {
         let lost = comm.lost.iter().copied().collect();
         let (epoch, groups, outcome) = (comm.epoch, comm.groups, comm.last.clone());
         let order = DeviceOrder::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
@@ -391,9 +391,9 @@ impl Comm {
 
 /// Whether a communicator has begun an epoch, has failed, or has ended since the log was considered
 /// last.
-fn is_worth_logging(was: Option<(CommState, u64)>, is: (CommState, u64)) -> bool {
+fn is_worth_logging(was: Option<LoggedState>, is: LoggedState) -> bool {
     let is_up = |state| matches!(state, CommState::Ready | CommState::InProgress | CommState::Growing);
-    let has_begun = is_up(is.0) && was.is_none_or(|was| !is_up(was.0) || was.1 != is.1);
-    let has_failed = is.0 == CommState::Failed && was.is_none_or(|was| was.0 != CommState::Failed);
-    has_begun || has_failed || is.0.has_ended()
+    let has_begun = is_up(is.state) && was.is_none_or(|was| !is_up(was.state) || was.epoch != is.epoch);
+    let has_failed = is.state == CommState::Failed && was.is_none_or(|was| was.state != CommState::Failed);
+    has_begun || has_failed || is.state.has_ended()
 }
