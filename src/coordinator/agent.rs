@@ -204,10 +204,10 @@ impl Agent {
         self.is_busy = true;
         match (&order, &mut self.report.membership) {
             (DeviceOrder::Host(formation), _) => {
-                self.enter(formation, (0, None), DevicePhase::Hosting(None));
+                self.enter(formation, 0, None, DevicePhase::Hosting(None));
             }
             (DeviceOrder::Join { formation, groups, last, id }, _) => {
-                self.enter(formation, (*groups, last.clone()), DevicePhase::Joining(id.clone()));
+                self.enter(formation, *groups, last.clone(), DevicePhase::Joining(id.clone()));
             }
             (DeviceOrder::Grow { formation, id, .. }, Some(mine)) => {
                 mine.phase = DevicePhase::Growing { formation: formation.clone(), id: id.clone() };
@@ -230,7 +230,8 @@ impl Agent {
     fn enter(
         &mut self,
         formation: &CommFormation,
-        (groups, last): (u64, Option<GroupOutcome>),
+        groups: u64,
+        last: Option<GroupOutcome>,
         phase: DevicePhase,
     ) {
         let formation = formation.clone();

@@ -165,12 +165,14 @@ impl Client {
     /// Starts a group: the calls of all clients are kept until it ends.
     ///
     /// A call that names the returned group is never executed alone, even if the group is gone with
-    /// its coordinator.
+    /// its coordinator. A group that loses a device has failed; [`Client::send_start_group`] can
+    /// have it repeated.
     ///
     /// # Errors
     /// [`RequestError::GroupOpen`], and those of [`Client::call`].
     pub fn start_group(&mut self, comm: CommId) -> Result<GroupId> {
-        let Reply::GroupStarted(started) = self.ask(ClientRequest::GroupStart(comm))? else {
+        let Reply::GroupStarted(started) = self.ask(ClientRequest::GroupStart { comm, repeats: false })?
+        else {
             return Err(unexpected());
         };
         Ok(started.group)

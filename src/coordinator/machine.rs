@@ -11,9 +11,11 @@
 //! | ready | ready | a group comes |
 //! | running | in progress | all members have executed it |
 //! | inviting, growing | growing | newcomers are in the next epoch with the members, or fail to |
-//! | failed | failed | it is told to go on, or does so by itself |
-//! | going on | failed | all members that are left are in the next epoch |
+//! | failed | failed (*) | it is told to go on, or does so by itself |
+//! | going on | failed (*) | all members that are left are in the next epoch |
 //! | leaving | finalizing | all members are out of it |
+//!
+//! (*) While a group is repeated after a loss (`repeat.rs`), it is in progress for clients.
 //!
 //! Time counts only while the coordinator runs. A pause of its own counts for a quarter of its
 //! patience at most, and for a quarter of the time for adoption while that lasts. Messages that
@@ -31,6 +33,7 @@ mod changes;
 pub(super) mod comm;
 mod device_table;
 mod grow;
+mod repeat;
 mod requests;
 mod settle;
 #[cfg(test)]

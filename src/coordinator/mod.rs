@@ -15,6 +15,7 @@
 //!
 //! - `machine/` decides for the coordinator (`CoordinatorMachine`), and `agent.rs` for a device
 //!   (`Agent`). Neither has a clock, a thread or a socket; both are tried in simulated histories.
+//!   A client may ask for a group that is executed again after a loss (`machine/repeat.rs`).
 //! - `request.rs`, `order.rs` and `call.rs` have the messages: `ClientRequest` and `Reply` for
 //!   clients, `DeviceOrder` and `DeviceReport` for devices, and [`DeviceCall`], a collective
 //!   operation.

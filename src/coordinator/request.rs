@@ -42,7 +42,12 @@ pub(super) enum ClientRequest {
     /// Return the figures of the coordinator.
     Metrics,
     /// Start a group: keep calls until it ends.
-    GroupStart(CommId),
+    GroupStart {
+        /// The communicator.
+        comm: CommId,
+        /// Whether it outlives the loss of a device, and is executed again by those that are left.
+        repeats: bool,
+    },
     /// Execute a collective operation, in a group or at once.
     Call {
         /// The communicator.
@@ -52,6 +57,19 @@ pub(super) enum ClientRequest {
         group: Option<GroupId>,
         /// The operation.
         call: DeviceCall,
+    },
+    /// Execute a collective operation as [`ClientRequest::Call`] does, but answered by the status
+    /// when it is over, unless it was put into a group.
+    Execute {
+        /// The communicator.
+        comm: CommId,
+        /// The group that it is for, as in a call.
+        group: Option<GroupId>,
+        /// The operation.
+        call: DeviceCall,
+        /// The devices that it has addresses for, of which some may be lost. If they are named it
+        /// is executed again after a loss, by those that are left.
+        devices: Option<Vec<DeviceId>>,
     },
     /// End a group: execute its calls.
     GroupEnd {

@@ -1,6 +1,6 @@
 //! What the front knows of communicators beyond what the coordinator does: who has made each, its
-//! ranks as they were told, the calls of its open group, which devices were taken out of it, its
-//! streams, and the group of which nobody was told how it has ended.
+//! ranks as they were told, its open group, which devices were taken out of it, its streams, and
+//! the group of which nobody was told how it has ended.
 //!
 //! None of it outlives the front. The next one serves the same communicators: ranks are then those
 //! of the coordinator, a group that is open there can be ended, all devices are in it again, and
@@ -31,12 +31,11 @@ pub(crate) struct AllReduce {
 
 /// A group that takes calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OpenGroup {
+pub(crate) struct ClientGroup {
     /// Who has started it.
     pub(crate) starter: ConnectionId,
     /// What it is at the coordinator; `None` where calls are executed at once.
     pub(crate) started: Option<StartedGroup>,
-    pub(crate) calls: Vec<AllReduce>,
 }
 
 /// A communicator that was made through this front, or used.
@@ -46,7 +45,7 @@ pub(crate) struct CommRecord {
     pub(crate) maker: Option<ConnectionId>,
     /// Its devices as the maker was told, by rank, and behind them those that have joined.
     pub(crate) ranks: Vec<DeviceId>,
-    pub(crate) open: Option<OpenGroup>,
+    pub(crate) open: Option<ClientGroup>,
     /// The devices that have no part in operations any more.
     pub(crate) marked: BTreeSet<DeviceId>,
     pub(crate) streams: Streams,
@@ -58,10 +57,10 @@ pub(crate) struct CommRecord {
 
 /// All of them, and the connections that are open.
 #[derive(Debug, Default)]
-pub(crate) struct Comms(Mutex<State>);
+pub(crate) struct Comms(Mutex<CommRecords>);
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct CommRecords {
     records: BTreeMap<CommId, CommRecord>,
     connections: HashSet<ConnectionId>,
     uses: u64,
@@ -156,7 +155,7 @@ impl Comms {
         found.into_iter().map(|(comm, _)| *comm).collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CommRecords> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,7 +173,7 @@ mod tests {
             comms.made(CommId::new(number), maker, &[]);
         }
         for (number, starter) in [(4, mine), (5, gone)] {
-            let open = OpenGroup { starter, ..OpenGroup::default() };
+            let open = ClientGroup { starter, ..ClientGroup::default() };
             comms.with(CommId::new(number), |record| record.open = Some(open));
         }
         comms.with(CommId::new(6), |_| {});
@@ -188,7 +187,7 @@ mod tests {
         let (comms, comm, devices) = (Comms::default(), CommId::new(1), [7, 9].map(DeviceId::new));
         comms.made(comm, ConnectionId(1), &devices);
         comms.with(comm, |record| {
-            record.open = Some(OpenGroup::default());
+            record.open = Some(ClientGroup::default());
             record.marked.insert(devices[0]);
         });
         comms.made(comm, ConnectionId(2), &devices);

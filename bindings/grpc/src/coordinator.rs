@@ -8,9 +8,9 @@ use shmccl::coordinator::{
 };
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::comms::{AllReduce, ConnectionId, OpenGroup};
+use crate::comms::{AllReduce, ClientGroup, ConnectionId};
 use crate::connections::Pace;
-use crate::dialect::{Dialect, GroupUse, PoolUse, Removal};
+use crate::dialect::Dialect;
 use crate::front::{Front, device_of};
 use crate::groups::{self, living};
 use crate::listen::AddressBook;
@@ -89,17 +89,17 @@ impl CoordinatorService {
             let (group, devices, after) = match open {
                 Some(started) => (Some(started.group), started.devices, None),
                 None => {
-                    let status = groups::usable(coordinator, comm, dialect.restart).await?;
+                    let status = living(coordinator, comm).await?;
                     (None, status.devices, Some(status.last.map_or(0, |last| last.group)))
                 }
             };
-            let addresses = addresses_of(&front, (comm, &devices), &addresses, dialect)?;
+            let addresses = addresses_of(&front, comm, &devices, &addresses, dialect)?;
             let call = AllReduce { count, op, addresses };
-            let is_at_once = dialect.group == GroupUse::Eager || !marked.is_empty();
+            let is_at_once = dialect.is_eager() || !marked.is_empty();
             let outcome = if marked.is_empty() {
-                groups::call(coordinator, comm, &devices, &call, group, dialect.restart).await
+                groups::call(coordinator, comm, &devices, &call, group, dialect.restarts()).await
             } else if group.is_none() {
-                removal::call(coordinator, (comm, &devices), marked, &call).await
+                removal::call(coordinator, comm, &devices, marked, &call).await
             } else {
                 return Err(removal::in_a_group());
             };
@@ -107,9 +107,6 @@ impl CoordinatorService {
             let is_executed = if group.is_none() { told(&front, comm, after, outcome)? } else { outcome? };
             if is_at_once && !is_executed {
                 return Err(in_the_group_of_another(comm));
-            }
-            if group.is_some() {
-                front.comms.with(comm, |record| record.open.as_mut().map(|open| open.calls.push(call)));
             }
             Ok(true)
         })
@@ -151,11 +148,12 @@ pub(crate) fn metadata_of(
 /// of devices that are gone are passed over. Devices that have joined are behind them.
 fn addresses_of(
     front: &Front,
-    (comm, devices): (CommId, &[DeviceId]),
+    comm: CommId,
+    devices: &[DeviceId],
     given: &HashMap<u32, gpu_sim::MemAddr>,
     dialect: Dialect,
 ) -> Result<BTreeMap<DeviceId, u64>, Refusal> {
-    let ranks = match dialect.restart {
+    let ranks = match dialect.restarts() {
         true => front.comms.with(comm, |record| record.ranks_of(devices)),
         false => devices.to_vec(),
     };
@@ -198,12 +196,12 @@ fn init(
     maker: ConnectionId,
 ) -> Result<CommStatus, Refusal> {
     let made = loop {
-        let refused = match client.init(devices, dialect.restart) {
+        let refused = match client.init(devices, dialect.restarts()) {
             Err(CoordinatorError::Refused(refused)) => refused,
             made => break made.map_err(Refusal::unanswered)?,
         };
         let wanting = match &refused {
-            RequestError::NotEnoughDevices { asked, free, .. } if dialect.pool == PoolUse::Shared => {
+            RequestError::NotEnoughDevices { asked, free, .. } if dialect.shares_devices() => {
                 (*asked as usize).saturating_sub(*free)
             }
             _ => return Err(refused.into()),
@@ -288,9 +286,9 @@ fn status_of(status: &CommStatus, untold_after: Option<u64>) -> gpu_sim::Status 
 }
 
 /// The refusal of a method that only a variant has.
-pub(crate) fn not_here(method: &str, setting: &str) -> Status {
+pub(crate) fn not_here(method: &str, presets: &str) -> Status {
     Status::unimplemented(format!(
-        "{method} is not in the dialect of this listener; a listener with {setting} has it"
+        "{method} is not in the dialect of this listener; a listener of {presets} has it"
     ))
 }
 
@@ -338,17 +336,16 @@ impl GpuCoordinator for CoordinatorService {
     ) -> Result<Response<gpu_sim::GroupStartResponse>, Status> {
         let (starter, dialect) = (connection_of(&request), self.dialect);
         self.carry_out(request.into_inner().comm_id, move |front, comm| async move {
-            let started = match dialect.group {
-                GroupUse::Deferred => Some(groups::start(&front.connections, comm, dialect.restart).await?),
-                GroupUse::Eager => {
-                    groups::takes_calls(&front.connections, comm, dialect.restart).await?;
-                    None
-                }
+            let started = if dialect.is_eager() {
+                groups::takes_calls(&front.connections, comm).await?;
+                None
+            } else {
+                Some(groups::start(&front.connections, comm, dialect.restarts()).await?)
             };
             front.comms.with(comm, |record| match &record.open {
                 Some(_) if started.is_none() => Err(RequestError::GroupOpen { comm, open: true }.into()),
                 _ => {
-                    record.open = Some(OpenGroup { starter, started, calls: Vec::new() });
+                    record.open = Some(ClientGroup { starter, started });
                     Ok(())
                 }
             })
@@ -367,15 +364,15 @@ impl GpuCoordinator for CoordinatorService {
             // Where there is none nothing changes, and the group can be ended later.
             coordinator.reach().await?;
             let open = front.comms.with(comm, |record| record.open.take());
-            match (open, dialect.group) {
-                (Some(OpenGroup { started: None, .. }), _) => living(coordinator, comm).await.map(drop),
-                (None, GroupUse::Eager) => {
+            match open {
+                Some(ClientGroup { started: None, .. }) => living(coordinator, comm).await.map(drop),
+                None if dialect.is_eager() => {
                     living(coordinator, comm).await?;
                     Err(RequestError::GroupOpen { comm, open: false }.into())
                 }
-                (open, _) => {
+                open => {
                     let after = open.as_ref().and_then(|open| Some(open.started.as_ref()?.after));
-                    let outcome = groups::end(coordinator, comm, open, dialect.restart).await;
+                    let outcome = groups::end(coordinator, comm, open).await;
                     told(&front, comm, after, outcome)
                 }
             }
@@ -449,8 +446,8 @@ impl GpuCoordinator for CoordinatorService {
         &self,
         request: Request<gpu_sim::CommRemoveDeviceRequest>,
     ) -> Result<Response<gpu_sim::CommRemoveDeviceResponse>, Status> {
-        if self.dialect.removal != Removal::Marked {
-            return Err(not_here("CommRemoveDevice", "removal=marked"));
+        if !self.dialect.lets_remove() {
+            return Err(not_here("CommRemoveDevice", "bytes or shifted"));
         }
         let gpu_sim::CommRemoveDeviceRequest { comm_id, rank } = request.into_inner();
         let rank = rank.map_or(0, |rank| rank.value);

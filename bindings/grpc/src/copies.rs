@@ -24,9 +24,9 @@ const PIECE: usize = 4 << 20;
 const WAITING: usize = 8;
 
 /// Chunks that have come, as a source.
-struct Chunks(Vec<Bytes>);
+struct ChunkSource(Vec<Bytes>);
 
-impl Read for Chunks {
+impl Read for ChunkSource {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         while self.0.first().is_some_and(Bytes::is_empty) {
             self.0.remove(0);
@@ -76,7 +76,7 @@ impl Cursor {
         let len = chunks.iter().map(|chunk| chunk.len() as u64).sum();
         match &chunks[..] {
             [one] => client.copy_host_to_device(self.device, self.address, one)?,
-            _ => client.write_device(self.device, self.address, len, Chunks(chunks))?,
+            _ => client.write_device(self.device, self.address, len, ChunkSource(chunks))?,
         }
         // Past the end of all addresses nothing is copied.
         self.address = self.address.saturating_add(len);
@@ -194,7 +194,7 @@ mod tests {
     fn chunks_are_read_one_behind_the_other_also_empty_ones() {
         let chunks = [&b"ab"[..], b"", b"cde"].map(Bytes::from_static).to_vec();
         let mut all = Vec::new();
-        Chunks(chunks).read_to_end(&mut all).unwrap();
+        ChunkSource(chunks).read_to_end(&mut all).unwrap();
         assert_eq!(all, b"abcde");
     }
 

@@ -17,7 +17,7 @@ use crate::front::{Front, device_of, owner, owner_among};
 use crate::groups::unended;
 use crate::memcpy::{memcpy, no_branch};
 use crate::refusal::Refusal;
-use crate::streams::{Progress, Side, Streams, carry};
+use crate::streams::{StreamProgress, StreamSide, Streams, carry};
 use crate::wire::gpu_sim::{self, gpu_device_server::GpuDevice, memcpy_request};
 
 /// The service of a device.
@@ -46,7 +46,7 @@ impl Drop for Feeding<'_> {
 }
 
 /// Chunks that go out.
-type Chunks = std::pin::Pin<Box<dyn Stream<Item = Result<gpu_sim::DataChunk, Status>> + Send>>;
+type ChunkStream = std::pin::Pin<Box<dyn Stream<Item = Result<gpu_sim::DataChunk, Status>> + Send>>;
 
 impl DeviceService {
     async fn ask<T: Send + 'static>(
@@ -71,13 +71,13 @@ impl DeviceService {
     }
 
     /// Makes the side of a stream that is on this device.
-    async fn side(&self, address: u64, len: u64, peer: Option<u64>) -> Result<Side, Status> {
+    async fn side(&self, address: u64, len: u64, peer: Option<u64>) -> Result<StreamSide, Status> {
         self.ask(Pace::Quick, move |_, client, device| {
             let comm = owner(client, device)?;
             let status = unended(client.status(comm, false)?)?;
             check(device, Place { address, len }, client.address_range(device)?)?;
             let peer = peer.map(|peer| peer_of(&status, peer)).transpose()?;
-            Ok(Side { device, comm, address, len, peer })
+            Ok(StreamSide { device, comm, address, len, peer })
         })
         .await
     }
@@ -95,7 +95,7 @@ impl DeviceService {
     }
 
     /// Has the bytes of stream `number` move, behind the groups of both devices that have begun.
-    fn carry(&self, number: u64, (source, target): (Side, Side)) {
+    fn carry(&self, number: u64, source: StreamSide, target: StreamSide) {
         let front = Arc::clone(&self.front);
         let connections = front.connections.clone();
         tokio::spawn(async move {
@@ -109,7 +109,7 @@ impl DeviceService {
     /// awaited.
     async fn fill(
         &self,
-        target: Side,
+        target: StreamSide,
         first: Bytes,
         chunks: Streaming<gpu_sim::DataChunk>,
     ) -> Result<bool, Status> {
@@ -194,8 +194,8 @@ fn number_of(
 
 #[async_trait]
 impl GpuDevice for DeviceService {
-    type MemcpyDeviceToHostStream = Chunks;
-    type StreamReceiveStream = Chunks;
+    type MemcpyDeviceToHostStream = ChunkStream;
+    type StreamReceiveStream = ChunkStream;
 
     async fn get_device_metadata(
         &self,
@@ -216,7 +216,7 @@ impl GpuDevice for DeviceService {
         let (address, peer) = (send_buff_addr.map_or(0, |it| it.value), dst_rank.map_or(0, |it| it.value));
         let source = self.side(address, num_bytes, Some(u64::from(peer))).await?;
         let (number, both) = self.front.comms.with(source.comm, |record| record.streams.send(source))?;
-        both.into_iter().for_each(|both| self.carry(number, both));
+        both.into_iter().for_each(|(source, target)| self.carry(number, source, target));
         let stream_id = Some(gpu_sim::StreamId { value: number });
         Ok(Response::new(gpu_sim::BeginSendResponse { initiated: true, stream_id }))
     }
@@ -233,7 +233,7 @@ impl GpuDevice for DeviceService {
         let peer = src_rank.map_or(0, |it| it.value);
         let target = self.side(address, num_bytes, Some(u64::from(peer))).await?;
         let both = self.front.comms.with(target.comm, |record| record.streams.receive(number, target))?;
-        both.into_iter().for_each(|both| self.carry(number, both));
+        both.into_iter().for_each(|(source, target)| self.carry(number, source, target));
         Ok(Response::new(gpu_sim::BeginReceiveResponse { initiated: true }))
     }
 
@@ -274,9 +274,9 @@ impl GpuDevice for DeviceService {
         let (comm, living) = self.ask(Pace::Quick, look).await?;
         let progress = self.front.comms.with(comm, |record| record.streams.look(number, &living));
         let status = match progress? {
-            Progress::Waiting | Progress::Moving => gpu_sim::Status::InProgress,
-            Progress::Done => gpu_sim::Status::Success,
-            Progress::Failed => gpu_sim::Status::Failed,
+            StreamProgress::Waiting | StreamProgress::Moving => gpu_sim::Status::InProgress,
+            StreamProgress::Done => gpu_sim::Status::Success,
+            StreamProgress::Failed => gpu_sim::Status::Failed,
         };
         Ok(Response::new(gpu_sim::GetStreamStatusResponse { status: self.dialect.status(status) }))
     }
@@ -335,7 +335,7 @@ impl GpuDevice for DeviceService {
     async fn memcpy_device_to_host(
         &self,
         request: Request<gpu_sim::MemcpyDeviceToHostRequest>,
-    ) -> Result<Response<Chunks>, Status> {
+    ) -> Result<Response<ChunkStream>, Status> {
         let gpu_sim::MemcpyDeviceToHostRequest { src_device_id, src_mem_addr, num_bytes } =
             request.into_inner();
         self.check_named(src_device_id)?;
@@ -349,7 +349,7 @@ impl GpuDevice for DeviceService {
     async fn stream_receive(
         &self,
         request: Request<gpu_sim::StreamReceiveRequest>,
-    ) -> Result<Response<Chunks>, Status> {
+    ) -> Result<Response<ChunkStream>, Status> {
         let gpu_sim::StreamReceiveRequest { stream_id, recv_buff_addr, num_bytes } = request.into_inner();
         let number = stream_id.map_or(0, |it| it.value);
         let (comm, ()) = self.streams(|streams| streams.check(number)).await?;

@@ -1,6 +1,7 @@
 //! Dialects: where clients of the course contradict each other, and what a listener takes.
 //!
-//! Nothing on the wire tells the dialect of a client. So each listener speaks one.
+//! Nothing on the wire tells the dialect of a client. So each listener speaks one: a preset, and
+//! the single settings that some clients need with any.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,158 +11,144 @@ use tonic::Status;
 
 use crate::wire::gpu_sim;
 
-/// Which numbers enumerations have.
+/// What goes together in the clients of the course.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Enums {
-    /// As in the handout.
+pub enum Preset {
+    /// As the handout has it.
     #[default]
     Handout,
-    /// One more each: 0 says that nothing was said.
-    Shifted,
-}
-
-/// What the count of an all_reduce counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Count {
-    /// Elements of eight bytes.
-    #[default]
-    Elements,
+    /// Counts bytes, executes each call at once, recycles devices, and lets them be removed.
     Bytes,
-}
-
-/// What becomes of devices that nobody gives back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PoolUse {
-    /// A device stays in its communicator until that ends.
-    #[default]
-    Exclusive,
-    /// A communicator that is idle is ended when another one needs its devices: the one that was
-    /// used longest ago of the same connection, or of one that has gone.
-    Shared,
-}
-
-/// When the calls of a group are executed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupUse {
-    /// When it ends.
-    #[default]
-    Deferred,
-    /// Each at once.
-    Eager,
-}
-
-/// Whether a client may take a device out of its communicator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Removal {
-    #[default]
-    Refused,
-    /// The device has no part in later operations, and can still be copied to and from.
-    Marked,
+    /// The same, with numbers of enumerations that are one more each: 0 says that nothing was said.
+    Shifted,
+    /// The handout's, and a group that has lost a device is executed again by those that are left.
+    Restart,
 }
 
 /// What a listener takes, and how it answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
-    pub enums: Enums,
-    pub count: Count,
-    pub pool: PoolUse,
-    pub group: GroupUse,
-    pub removal: Removal,
-    /// Whether a group that has lost a device is executed again by those that are left.
-    pub restart: bool,
+    pub preset: Preset,
     /// Whether metadata of a device tell where it listens, and its rank.
     pub addresses: bool,
     /// Whether the first chunk of a stream begins with its number and an address.
     pub prefixed: bool,
 }
 
-/// The names of presets, and what each is for.
-pub const PRESETS: [(&str, &str, Dialect); 4] = {
-    const HANDOUT: Dialect = Dialect {
-        enums: Enums::Handout,
-        count: Count::Elements,
-        pool: PoolUse::Exclusive,
-        group: GroupUse::Deferred,
-        removal: Removal::Refused,
-        restart: false,
-        addresses: false,
-        prefixed: false,
-    };
-    const BYTES: Dialect = Dialect {
-        count: Count::Bytes,
-        pool: PoolUse::Shared,
-        group: GroupUse::Eager,
-        removal: Removal::Marked,
-        ..HANDOUT
-    };
-    [
-        ("handout", "as the handout has it, and NCCL: the default", HANDOUT),
-        ("bytes", "count=bytes,pool=shared,group=eager,removal=marked", BYTES),
-        ("shifted", "the same with enums=shifted", Dialect { enums: Enums::Shifted, ..BYTES }),
-        (
-            "restart",
-            "the handout's with restart=on,addresses=on",
-            Dialect { restart: true, addresses: true, ..HANDOUT },
-        ),
-    ]
-};
+/// The presets by name, and what each is for.
+pub const PRESETS: [(Preset, &str, &str); 4] = [
+    (Preset::Handout, "handout", "as the handout has it, and NCCL: the default"),
+    (
+        Preset::Bytes,
+        "bytes",
+        "counts bytes, executes each call at once, recycles devices, has CommRemoveDevice",
+    ),
+    (Preset::Shifted, "shifted", "as bytes, with SUM 1 and SUCCESS 2"),
+    (Preset::Restart, "restart", "as handout with addresses=on; a group is executed again after a loss"),
+];
+
+/// The single settings, each `on` or `off`, and the clients that need them.
+pub const SETTINGS: [(&str, &str); 2] = [
+    ("addresses", "for clients that connect to devices where their metadata say that they listen"),
+    ("prefixed", "for clients whose streams begin with 16 bytes: a number and an address"),
+];
+
+/// What only a preset says, and which one.
+const OF_PRESETS: [(&str, &str); 6] = [
+    ("enums", "shifted has SUM 1, the others have SUM 0"),
+    ("count", "bytes and shifted count bytes, the others count elements"),
+    ("pool", "bytes and shifted share devices, the others do not"),
+    ("group", "bytes and shifted execute calls at once, the others at GroupEnd"),
+    ("removal", "bytes and shifted have CommRemoveDevice, the others do not"),
+    ("restart", "restart executes a group again that has lost a device"),
+];
+
+impl Preset {
+    fn name(self) -> &'static str {
+        PRESETS.iter().find(|(preset, ..)| *preset == self).map_or("", |(_, name, _)| name)
+    }
+
+    /// Returns the dialect without settings of its own.
+    fn dialect(self) -> Dialect {
+        Dialect { preset: self, addresses: self == Self::Restart, prefixed: false }
+    }
+}
 
 impl Dialect {
-    /// Reads a preset or settings, such as `bytes` or `enums=shifted`, on top of `self`.
+    /// Reads a preset or a setting, such as `bytes` or `prefixed=on`, on top of `self`.
     ///
     /// # Errors
     /// A text that says what is expected.
-    pub fn with(self, setting: &str) -> Result<Self, String> {
-        if let Some((.., preset)) = PRESETS.iter().find(|(name, ..)| *name == setting) {
-            return Ok(*preset);
+    pub fn with(mut self, setting: &str) -> Result<Self, String> {
+        if let Some((preset, ..)) = PRESETS.iter().find(|(_, name, _)| *name == setting) {
+            return Ok(preset.dialect());
         }
-        let Some((knob, value)) = setting.split_once('=') else {
-            let names = PRESETS.map(|(name, ..)| name).join(", ");
+        let Some((name, value)) = setting.split_once('=') else {
+            let names = PRESETS.map(|(_, name, _)| name).join(", ");
             return Err(format!(
-                "{setting} is no dialect: expected {names}, or a setting such as count=bytes"
+                "{setting} is no dialect: expected {names}, or a setting such as prefixed=on"
             ));
         };
-        let refused = |expected: &str| Err(format!("{knob}={value}: expected {expected}"));
-        let mut dialect = self;
-        match (knob, value) {
-            ("enums", "handout") => dialect.enums = Enums::Handout,
-            ("enums", "shifted") => dialect.enums = Enums::Shifted,
-            ("enums", _) => return refused("handout or shifted"),
-            ("count", "elements") => dialect.count = Count::Elements,
-            ("count", "bytes") => dialect.count = Count::Bytes,
-            ("count", _) => return refused("elements or bytes"),
-            ("pool", "exclusive") => dialect.pool = PoolUse::Exclusive,
-            ("pool", "shared") => dialect.pool = PoolUse::Shared,
-            ("pool", _) => return refused("exclusive or shared"),
-            ("group", "deferred") => dialect.group = GroupUse::Deferred,
-            ("group", "eager") => dialect.group = GroupUse::Eager,
-            ("group", _) => return refused("deferred or eager"),
-            ("removal", "refused") => dialect.removal = Removal::Refused,
-            ("removal", "marked") => dialect.removal = Removal::Marked,
-            ("removal", _) => return refused("refused or marked"),
-            ("restart" | "addresses" | "prefixed", "on" | "off") => {
-                let is_on = value == "on";
-                match knob {
-                    "restart" => dialect.restart = is_on,
-                    "addresses" => dialect.addresses = is_on,
-                    _ => dialect.prefixed = is_on,
-                }
-            }
-            ("restart" | "addresses" | "prefixed", _) => return refused("on or off"),
-            _ => {
-                return Err(format!(
-                    "{knob} is no setting of a dialect: expected enums, count, pool, group, removal, restart, \
-                     addresses or prefixed"
-                ));
-            }
+        if let Some((_, which)) = OF_PRESETS.iter().find(|(of_preset, _)| *of_preset == name) {
+            return Err(format!("{name} comes with the preset, so name one: {which}"));
         }
-        Ok(dialect)
+        let place = match name {
+            "addresses" => &mut self.addresses,
+            "prefixed" => &mut self.prefixed,
+            _ => {
+                let names = SETTINGS.map(|(name, _)| name).join(" or ");
+                return Err(format!("{name} is no setting of a dialect: expected {names}"));
+            }
+        };
+        *place = match value {
+            "on" => true,
+            "off" => false,
+            _ => return Err(format!("{setting}: expected on or off")),
+        };
+        Ok(self)
+    }
+
+    /// Whether it is `bytes`, or the same with other numbers.
+    fn is_of_bytes(self) -> bool {
+        matches!(self.preset, Preset::Bytes | Preset::Shifted)
+    }
+
+    /// Whether a communicator that is idle is ended when another one needs its devices: the one
+    /// that was used longest ago of the same connection, or of one that has gone. Otherwise a
+    /// device stays in its communicator until that ends.
+    #[must_use]
+    pub fn shares_devices(self) -> bool {
+        self.is_of_bytes()
+    }
+
+    /// Whether calls of a group are executed each at once, and not when it ends.
+    #[must_use]
+    pub fn is_eager(self) -> bool {
+        self.is_of_bytes()
+    }
+
+    /// Whether a client may take a device out of its communicator. The device has no part in later
+    /// operations then, and can still be copied to and from.
+    #[must_use]
+    pub fn lets_remove(self) -> bool {
+        self.is_of_bytes()
+    }
+
+    /// Whether a group that has lost a device is executed again by those that are left.
+    #[must_use]
+    pub fn restarts(self) -> bool {
+        self.preset == Preset::Restart
+    }
+
+    /// Returns how much more the numbers of its enumerations are than those of the handout.
+    fn shift(self) -> i32 {
+        i32::from(self.preset == Preset::Shifted)
     }
 
     /// Returns a status as it goes out.
     #[must_use]
     pub fn status(self, status: gpu_sim::Status) -> i32 {
-        status as i32 + i32::from(self.enums == Enums::Shifted)
+        status as i32 + self.shift()
     }
 
     /// Returns the operator of number `op`, as it has come.
@@ -169,17 +156,16 @@ impl Dialect {
     /// # Errors
     /// A number that stands for none.
     pub fn operator(self, op: i32) -> Result<ReduceOp, Status> {
-        let expected = match self.enums {
-            Enums::Handout => "SUM 0, PROD 1, MIN 2 or MAX 3",
-            Enums::Shifted => "SUM 1, PROD 2, MIN 3 or MAX 4",
-        };
-        match op.wrapping_sub(i32::from(self.enums == Enums::Shifted)) {
+        match op.wrapping_sub(self.shift()) {
             0 => Ok(ReduceOp::Sum),
             1 => Ok(ReduceOp::Prod),
             2 => Ok(ReduceOp::Min),
             3 => Ok(ReduceOp::Max),
             _ => {
-                Err(Status::invalid_argument(format!("operator {op} is not known here: expected {expected}")))
+                let [sum, prod, min, max] = [0, 1, 2, 3].map(|number| number + self.shift());
+                Err(Status::invalid_argument(format!(
+                    "operator {op} is not known here: expected SUM {sum}, PROD {prod}, MIN {min} or MAX {max}"
+                )))
             }
         }
     }
@@ -189,10 +175,10 @@ impl Dialect {
     /// # Errors
     /// Bytes that are not whole elements.
     pub fn elements(self, count: u64) -> Result<u64, Status> {
-        match self.count {
-            Count::Elements => Ok(count),
-            Count::Bytes if count.is_multiple_of(8) => Ok(count / 8),
-            Count::Bytes => Err(Status::invalid_argument(format!(
+        match self.is_of_bytes() {
+            false => Ok(count),
+            true if count.is_multiple_of(8) => Ok(count / 8),
+            true => Err(Status::invalid_argument(format!(
                 "{count} bytes are not whole elements of 8 bytes each; this listener counts bytes"
             ))),
         }
@@ -210,13 +196,13 @@ impl FromStr for Dialect {
 
 impl fmt::Display for Dialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { enums, count, pool, group, removal, restart, addresses, prefixed } = self;
-        let names =
-            format!("enums={enums:?},count={count:?},pool={pool:?},group={group:?},removal={removal:?}");
-        write!(f, "{}", names.to_lowercase())?;
-        for (name, is_on) in [("restart", restart), ("addresses", addresses), ("prefixed", prefixed)] {
-            if *is_on {
-                write!(f, ",{name}=on")?;
+        write!(f, "{}", self.preset.name())?;
+        let usual = self.preset.dialect();
+        for (name, is_on, was_on) in
+            [("addresses", self.addresses, usual.addresses), ("prefixed", self.prefixed, usual.prefixed)]
+        {
+            if is_on != was_on {
+                write!(f, ",{name}={}", if is_on { "on" } else { "off" })?;
             }
         }
         Ok(())
@@ -230,21 +216,39 @@ mod tests {
     #[test]
     fn presets_and_settings_add_up_from_left_to_right() {
         assert_eq!("".parse(), Ok(Dialect::default()));
-        let shifted: Dialect = "shifted,pool=exclusive".parse().unwrap();
-        assert_eq!((shifted.enums, shifted.pool), (Enums::Shifted, PoolUse::Exclusive));
-        assert_eq!(shifted.to_string().parse(), Ok(shifted));
-        for wrong in ["nonsense", "count=words", "restart=yes", "speed=high"] {
+        let shifted: Dialect = "shifted,prefixed=on".parse().unwrap();
+        assert_eq!(shifted, Dialect { preset: Preset::Shifted, addresses: false, prefixed: true });
+        for text in
+            ["handout", "shifted,prefixed=on", "restart", "restart,addresses=off", "bytes,addresses=on"]
+        {
+            let dialect: Dialect = text.parse().unwrap();
+            assert_eq!(dialect.to_string(), text);
+        }
+        for wrong in ["nonsense", "prefixed=yes", "speed=high"] {
             assert!(wrong.parse::<Dialect>().unwrap_err().contains("expected"), "{wrong}");
         }
     }
 
     #[test]
-    fn each_preset_is_what_its_help_says() {
-        for (name, settings, preset) in PRESETS {
-            assert_eq!(name.parse(), Ok(preset));
-            if let Ok(said) = settings.parse::<Dialect>() {
-                assert_eq!(said, preset, "{name}");
-            }
+    fn what_comes_with_a_preset_is_refused_as_a_setting_with_the_preset_that_has_it() {
+        for (setting, preset) in [
+            ("count=bytes", "bytes"),
+            ("pool=shared", "bytes"),
+            ("enums=shifted", "shifted"),
+            ("restart=on", "restart"),
+        ] {
+            let refused = setting.parse::<Dialect>().unwrap_err();
+            assert!(refused.contains(&format!("name one: {preset}")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn each_preset_has_a_name_and_each_setting_is_taken() {
+        for (preset, name, _) in PRESETS {
+            assert_eq!(name.parse(), Ok(preset.dialect()));
+        }
+        for (name, _) in SETTINGS {
+            assert!(format!("{name}=on").parse::<Dialect>().is_ok(), "{name}");
         }
     }
 
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_whole_elements_are_refused() {
-        let bytes: Dialect = "count=bytes".parse().unwrap();
+        let bytes: Dialect = "bytes".parse().unwrap();
         assert_eq!(bytes.elements(24).unwrap(), 3);
         assert!(bytes.elements(12).is_err());
     }

@@ -17,7 +17,7 @@ use tonic::body::Body;
 
 /// When a reply ends that is not over by itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ReplyLimits {
     /// The deadline of the call.
     pub(crate) deadline: Option<Instant>,
     /// How long a client may take nothing of what is there for it; `None` for as long as it likes.
@@ -27,12 +27,12 @@ pub(crate) struct Limits {
 /// The body of a reply.
 #[derive(Debug)]
 struct Leaving {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ReplyState>>,
     guard: AbortHandle,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReplyState {
     /// `None` once it is over.
     going: Option<(Body, OwnedSemaphorePermit)>,
     /// Why it was ended.
@@ -43,13 +43,17 @@ struct State {
 }
 
 /// Has a reply keep its `place` until the client has taken all of it, or the `limits` are passed.
-pub(crate) fn keep(response: Response<Body>, place: OwnedSemaphorePermit, limits: Limits) -> Response<Body> {
+pub(crate) fn keep(
+    response: Response<Body>,
+    place: OwnedSemaphorePermit,
+    limits: ReplyLimits,
+) -> Response<Body> {
     if response.body().is_end_stream() {
         return response;
     }
     response.map(|body| {
         let going = Some((body, place));
-        let state = State { going, refusal: None, untaken_since: Some(Instant::now()), waker: None };
+        let state = ReplyState { going, refusal: None, untaken_since: Some(Instant::now()), waker: None };
         let state = Arc::new(Mutex::new(state));
         let guard = tokio::spawn(guard(Arc::downgrade(&state), limits)).abort_handle();
         Body::new(Leaving { state, guard })
@@ -57,7 +61,7 @@ pub(crate) fn keep(response: Response<Body>, place: OwnedSemaphorePermit, limits
 }
 
 /// Ends a reply when its limits are passed.
-async fn guard(state: Weak<Mutex<State>>, limits: Limits) {
+async fn guard(state: Weak<Mutex<ReplyState>>, limits: ReplyLimits) {
     while let Some(state) = state.upgrade() {
         let now = Instant::now();
         let Some(due) = locked(&state).due(now, limits) else { return };
@@ -69,13 +73,13 @@ async fn guard(state: Weak<Mutex<State>>, limits: Limits) {
     }
 }
 
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn locked(state: &Mutex<ReplyState>) -> MutexGuard<'_, ReplyState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl ReplyState {
     /// Returns when it is to be looked at again, or ends. `None` for a reply without limits.
-    fn due(&self, now: Instant, limits: Limits) -> Option<Instant> {
+    fn due(&self, now: Instant, limits: ReplyLimits) -> Option<Instant> {
         let idle = limits.idle_time.map(|time| self.untaken_since.unwrap_or(now) + time);
         limits.deadline.into_iter().chain(idle).min()
     }
@@ -149,7 +153,7 @@ mod tests {
         let frames = UnboundedReceiverStream::new(coming).map(|data| Ok::<_, Status>(Frame::data(data)));
         let place = Arc::clone(&places).try_acquire_owned().unwrap();
         let deadline = deadline.map(|limit| Instant::now() + limit);
-        let limits = Limits { deadline, idle_time: Some(idle_time) };
+        let limits = ReplyLimits { deadline, idle_time: Some(idle_time) };
         let response = keep(Response::new(Body::new(StreamBody::new(frames))), place, limits);
         (places, sender, response.into_body())
     }

@@ -37,13 +37,13 @@ const DEVICE: &str = "-device-";
 /// Where a listener is, and what it speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenSpec {
-    pub place: Place,
+    pub place: ListenPlace,
     pub dialect: Dialect,
 }
 
 /// A place to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListenPlace {
     /// The usual socket in the runtime directory.
     Usual,
     Unix(PathBuf),
@@ -334,10 +334,10 @@ impl FromStr for ListenSpec {
     fn from_str(text: &str) -> Result<Self, String> {
         let (place, settings) = text.split_once(',').unwrap_or((text, ""));
         let place = match place {
-            "unix" => Place::Usual,
+            "unix" => ListenPlace::Usual,
             place => match place.strip_prefix("unix:") {
-                Some(path) => Place::Unix(path.into()),
-                None => Place::Tcp(place.parse().map_err(|_| {
+                Some(path) => ListenPlace::Unix(path.into()),
+                None => ListenPlace::Tcp(place.parse().map_err(|_| {
                     "expected unix, unix:PATH, or an address and a port such as 127.0.0.1:60050, and settings \
                      of the dialect behind it, such as unix,bytes"
                         .to_owned()
@@ -464,10 +464,13 @@ mod tests {
     #[test]
     fn a_place_is_read_with_its_dialect() {
         let read = |text: &str| text.parse::<ListenSpec>();
-        assert_eq!(read("unix").unwrap(), ListenSpec { place: Place::Usual, dialect: Dialect::default() });
-        let tcp = read("127.0.0.1:60050,bytes,group=deferred").unwrap();
-        assert_eq!(tcp.place, Place::Tcp("127.0.0.1:60050".parse().unwrap()));
-        assert_eq!(tcp.dialect, "bytes,group=deferred".parse().unwrap());
+        assert_eq!(
+            read("unix").unwrap(),
+            ListenSpec { place: ListenPlace::Usual, dialect: Dialect::default() }
+        );
+        let tcp = read("127.0.0.1:60050,bytes,prefixed=on").unwrap();
+        assert_eq!(tcp.place, ListenPlace::Tcp("127.0.0.1:60050".parse().unwrap()));
+        assert_eq!(tcp.dialect, "bytes,prefixed=on".parse().unwrap());
         assert!(read("60050").is_err() && read("unix,loud").is_err());
     }
 

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use shmccl_grpc::dialect::PRESETS;
+use shmccl_grpc::dialect::{PRESETS, SETTINGS};
 use shmccl_grpc::listen::ListenSpec;
-use shmccl_grpc::start::{Options, SecretFiles, serve};
+use shmccl_grpc::start::{FrontOptions, SecretFiles, serve};
 
 /// Serve the pool of this user over gRPC, to clients of the course and others, until Ctrl-C
 #[derive(Debug, Parser)]
 #[command(name = "shmccl-grpc", version, after_help = help(), max_term_width = 100)]
-struct Args {
+struct FrontArgs {
     /// Where to listen, and in which dialect: `unix` is the socket `grpc` in the runtime directory,
     /// for processes of this user; or `unix:PATH`; or `127.0.0.1:60050`, for this user as well
     /// [default: unix]
@@ -47,33 +47,25 @@ fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
 
 fn help() -> String {
     let mut text = "Dialects, where clients of the course contradict each other:\n".to_owned();
-    for (name, what, _) in PRESETS {
+    for (_, name, what) in PRESETS {
         text += &format!("  {name:<10} {what}\n");
     }
-    text + "\
-Settings:
-  enums=handout|shifted      SUM is 0, or 1; SUCCESS is 1, or 2
-  count=elements|bytes       what an all_reduce counts
-  pool=exclusive|shared      shared: idle communicators of the same connection, or of one that has
-                             gone, are ended when the pool has too few free devices
-  group=deferred|eager       calls are executed at GroupEnd, or each at once
-  removal=refused|marked     marked: CommRemoveDevice takes a device out of later operations
-  restart=off|on             a group that loses a device is executed by those that are left
-  addresses=off|on           metadata of devices tell where they listen
-  prefixed=off|on            a stream's first chunk begins with its number and an address
-Each device listens as well, at a port or socket of its own, which is printed as it comes.
-"
+    text += "Settings, on or off, behind a dialect:\n";
+    for (name, what) in SETTINGS {
+        text += &format!("  {name:<10} {what}\n");
+    }
+    text + "Each device listens as well, at a port or socket of its own, which is printed as it comes.\n"
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = FrontArgs::parse();
     let secrets = match (args.tls_cert.clone(), args.tls_key.clone(), args.token_file.clone()) {
         (Some(certificate), Some(key), Some(token)) => Some(SecretFiles { certificate, key, token }),
         _ => None,
     };
     let max_message = (usize::from(args.max_message) << 20) + (64 << 10);
-    let Args { listen, page, only_page, .. } = args;
-    let options = Options { listen, max_message, secrets, page, only_page };
+    let FrontArgs { listen, page, only_page, .. } = args;
+    let options = FrontOptions { listen, max_message, secrets, page, only_page };
     match serve(&options, |text| eprintln!("shmccl-grpc: {text}")) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -31,7 +31,7 @@ const DST_DATA: u32 = 1;
 
 /// A message whose bytes are on their way.
 #[derive(Debug)]
-struct Reply {
+struct MemcpyReply {
     /// What is to go out at once: what stands ahead of the bytes, and the first of them.
     ahead: [Option<Bytes>; 2],
     coming: Receiver<Result<Bytes, Status>>,
@@ -40,7 +40,7 @@ struct Reply {
 
 /// Takes the place of a response's body, once the service has answered.
 #[derive(Clone, Debug)]
-struct InPlaceOfBody(Arc<Mutex<Option<Reply>>>);
+struct InPlaceOfBody(Arc<Mutex<Option<MemcpyReply>>>);
 
 /// Copies to or from a device, behind groups of its communicator that have begun. At the listener
 /// of a device, that is the `only` one.
@@ -75,7 +75,7 @@ pub(crate) async fn memcpy(
             let mut coming = get(front, Cursor::new(device, address), copy.num_bytes, PIECE);
             // A copy that fails from the start is refused without a message.
             let first = coming.recv().await.transpose()?;
-            let reply = Reply { ahead: [Some(head(copy.num_bytes)), first], coming, is_over: false };
+            let reply = MemcpyReply { ahead: [Some(head(copy.num_bytes)), first], coming, is_over: false };
             let mut response = Response::new(gpu_sim::MemcpyResponse::default());
             response.extensions_mut().insert(InPlaceOfBody(Arc::new(Mutex::new(Some(reply)))));
             Ok(response)
@@ -132,7 +132,7 @@ fn head(len: u64) -> Bytes {
     head.freeze()
 }
 
-impl Body for Reply {
+impl Body for MemcpyReply {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -187,7 +187,7 @@ mod tests {
         let (sender, coming) = tokio::sync::mpsc::channel(1);
         sender.try_send(Err(Status::aborted("the device is gone"))).unwrap();
         let mut reply =
-            Reply { ahead: [Some(head(2)), Some(Bytes::from_static(b"a"))], coming, is_over: false };
+            MemcpyReply { ahead: [Some(head(2)), Some(Bytes::from_static(b"a"))], coming, is_over: false };
         let mut data = Vec::new();
         let trailers = loop {
             match reply.frame().await.unwrap().unwrap().into_data() {

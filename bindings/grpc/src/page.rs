@@ -49,19 +49,19 @@ const MAX_CONNECTIONS: usize = 32;
 /// How long a request may take to arrive.
 const ASKING: Duration = Duration::from_secs(5);
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type PageAnswer = Response<BoxBody<Bytes, Infallible>>;
 
 /// The page at its port.
 pub(crate) struct Page {
     listener: TcpListener,
     address: SocketAddr,
-    site: Arc<Site>,
+    site: Arc<PageSite>,
     painter: Painter,
     picture: watch::Sender<String>,
 }
 
 /// What requests are held against.
-struct Site {
+struct PageSite {
     token: String,
     /// The names by which a browser may have come here.
     hosts: Vec<String>,
@@ -83,7 +83,7 @@ impl Page {
         let address = listener.local_addr().context("finding the address of the page")?;
         let hosts = vec![address.to_string(), format!("localhost:{}", address.port())];
         let (picture, shown) = watch::channel(String::new());
-        let site = Arc::new(Site { token: random_token()?, hosts, picture: shown });
+        let site = Arc::new(PageSite { token: random_token()?, hosts, picture: shown });
         Ok(Self { listener, address, site, painter: Painter::new(connections), picture })
     }
 
@@ -117,7 +117,7 @@ impl Page {
     }
 }
 
-async fn serve(listener: TcpListener, site: Arc<Site>) {
+async fn serve(listener: TcpListener, site: Arc<PageSite>) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // It is never closed.
@@ -142,8 +142,8 @@ async fn serve(listener: TcpListener, site: Arc<Site>) {
     }
 }
 
-impl Site {
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
+impl PageSite {
+    fn answer(&self, request: &Request<Incoming>) -> PageAnswer {
         let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
         if host.is_none_or(|host| self.hosts.iter().all(|it| it != host)) {
             return plain(StatusCode::MISDIRECTED_REQUEST, "this page is at its own address only");
@@ -172,11 +172,11 @@ fn whole(text: &'static str) -> BoxBody<Bytes, Infallible> {
     Full::new(Bytes::from_static(text.as_bytes())).boxed()
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Answer {
+fn plain(status: StatusCode, text: &'static str) -> PageAnswer {
     answer_with(status, "text/plain; charset=utf-8", whole(text))
 }
 
-fn answer_with(status: StatusCode, kind: &'static str, body: BoxBody<Bytes, Infallible>) -> Answer {
+fn answer_with(status: StatusCode, kind: &'static str, body: BoxBody<Bytes, Infallible>) -> PageAnswer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     for (name, value) in [

@@ -52,7 +52,8 @@ pub(crate) fn in_a_group() -> Refusal {
 /// Those of [`groups::call`] and of copies.
 pub(crate) async fn call(
     coordinator: &Connections,
-    (comm, devices): (CommId, &[DeviceId]),
+    comm: CommId,
+    devices: &[DeviceId],
     marked: BTreeSet<DeviceId>,
     call: &AllReduce,
 ) -> Result<bool, Refusal> {

@@ -25,7 +25,7 @@ use tower_service::Service;
 use crate::arriving::Arriving;
 use crate::comms::ConnectionId;
 use crate::front::Front;
-use crate::leaving::{Limits, keep};
+use crate::leaving::{ReplyLimits, keep};
 use crate::listen::{Accepted, Admission, Listener, Wire};
 use crate::memcpy::with_bytes;
 
@@ -69,21 +69,21 @@ const GREETING_TIME: Duration = Duration::from_secs(10);
 /// The first words of HTTP/2.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type CallAnswer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-type Handler = Box<dyn Fn(Request<Body>) -> Answer + Send + Sync>;
+type CallHandler = Box<dyn Fn(Request<Body>) -> CallAnswer + Send + Sync>;
 
 /// The services of a listener, by name.
 #[derive(Clone, Default)]
-pub(crate) struct Services(Arc<HashMap<&'static str, Handler>>);
+pub(crate) struct Services(Arc<HashMap<&'static str, CallHandler>>);
 
 /// Services that are put together.
 #[derive(Default)]
-pub(crate) struct ServicesBuilder(HashMap<&'static str, Handler>);
+pub(crate) struct ServicesBuilder(HashMap<&'static str, CallHandler>);
 
 /// What all connections of a front share.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct FrontServer {
     front: Arc<Front>,
     bulky: Arc<Semaphore>,
     lasting: Arc<Semaphore>,
@@ -157,7 +157,7 @@ impl ServicesBuilder {
             + 'static,
         S::Future: Send,
     {
-        let handler = move |request| -> Answer {
+        let handler = move |request| -> CallAnswer {
             let mut service = service.clone();
             Box::pin(async move {
                 let Ok(response) = service.call(request).await;
@@ -189,7 +189,7 @@ impl fmt::Debug for Services {
     }
 }
 
-impl Server {
+impl FrontServer {
     pub(crate) fn new(front: Arc<Front>) -> Arc<Self> {
         let places = |n| Arc::new(Semaphore::new(n));
         let (bulky, lasting, connections) = (places(MAX_BULKY), places(MAX_LASTING), AtomicU64::new(0));
@@ -314,7 +314,7 @@ impl Server {
             return Status::resource_exhausted(text).into_http();
         };
         let idle_time = (load == Load::Bulky).then_some(IDLE_TIME);
-        keep(with_bytes(services.call(request).await), place, Limits { deadline, idle_time })
+        keep(with_bytes(services.call(request).await), place, ReplyLimits { deadline, idle_time })
     }
 }
 
@@ -365,12 +365,12 @@ mod tests {
     use super::*;
 
     /// Makes a server with this patience, in a directory where no coordinator is.
-    fn server(name: &str, greeting_time: Duration) -> Arc<Server> {
+    fn server(name: &str, greeting_time: Duration) -> Arc<FrontServer> {
         let place = std::env::temp_dir().join(format!("shmccl-grpc-{name}-{}", std::process::id()));
         let directory = RuntimeDirectory::at(&place).unwrap();
         std::fs::remove_dir(place).unwrap();
         let front = Arc::new(Front::new(Connections::new(directory), 1024));
-        let mut server = Arc::into_inner(Server::new(front)).unwrap();
+        let mut server = Arc::into_inner(FrontServer::new(front)).unwrap();
         server.greeting_time = greeting_time;
         Arc::new(server)
     }

@@ -23,9 +23,9 @@ use crate::coordinator::CoordinatorService;
 use crate::device::DeviceService;
 use crate::dialect::Dialect;
 use crate::front::{Front, MAX_MESSAGE};
-use crate::listen::{AddressBook, DevicePlace, ListenSpec, Listener, Place, Secrets, sweep_devices};
+use crate::listen::{AddressBook, DevicePlace, ListenPlace, ListenSpec, Listener, Secrets, sweep_devices};
 use crate::page::Page;
-use crate::serve::{Server, Services, ServicesBuilder};
+use crate::serve::{FrontServer, Services, ServicesBuilder};
 use crate::typed::PoolService;
 use crate::wire::DESCRIPTORS;
 use crate::wire::gpu_sim::gpu_coordinator_server::GpuCoordinatorServer;
@@ -43,7 +43,7 @@ const SOCKET: &str = "grpc";
 
 /// How a front is started.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FrontOptions {
     /// Where it listens. Nothing stands for the usual socket.
     pub listen: Vec<ListenSpec>,
     /// The longest message.
@@ -67,7 +67,7 @@ pub struct SecretFiles {
     pub token: PathBuf,
 }
 
-impl Default for Options {
+impl Default for FrontOptions {
     fn default() -> Self {
         Self { listen: Vec::new(), max_message: MAX_MESSAGE, secrets: None, page: None, only_page: false }
     }
@@ -77,7 +77,7 @@ impl Default for Options {
 ///
 /// # Errors
 /// A place to listen at that is taken, or open to others without secrets; those of the system.
-pub fn serve(options: &Options, note: impl Fn(&str) + Send + Sync + 'static) -> Result<()> {
+pub fn serve(options: &FrontOptions, note: impl Fn(&str) + Send + Sync + 'static) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers())
         .max_blocking_threads(MAX_THREADS)
@@ -99,7 +99,7 @@ fn workers() -> usize {
 
 type Note = Arc<dyn Fn(&str) + Send + Sync>;
 
-async fn run(options: &Options, note: Note) -> Result<()> {
+async fn run(options: &FrontOptions, note: Note) -> Result<()> {
     let mut interrupts = JoinSet::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
         let mut interrupt = signal(kind).context("catching the signals that end the front")?;
@@ -108,9 +108,9 @@ async fn run(options: &Options, note: Note) -> Result<()> {
     let directory = RuntimeDirectory::open()?;
     let secrets = options.secrets.as_ref().map(read_secrets).transpose()?;
     let front = Arc::new(Front::new(Connections::new(directory.clone()), options.max_message));
-    let server = Server::new(Arc::clone(&front));
+    let server = FrontServer::new(Arc::clone(&front));
     let (reporter, health) = health_reporter();
-    let usual = [ListenSpec { place: Place::Usual, dialect: Dialect::default() }];
+    let usual = [ListenSpec { place: ListenPlace::Usual, dialect: Dialect::default() }];
     let specs = match &options.listen[..] {
         _ if options.only_page => &[],
         [] => &usual[..],
@@ -121,7 +121,7 @@ async fn run(options: &Options, note: Note) -> Result<()> {
     for spec in specs {
         let (listener, place) = open(&spec.place, directory.path(), secrets.as_ref())?;
         note(&format!("listens at {listener}: {}", spec.dialect));
-        let book = book_of(place, secrets.clone(), (&server, &front), spec.dialect, health.clone());
+        let book = book_of(place, secrets.clone(), &server, &front, spec.dialect, health.clone());
         let services = services_of(&front, spec.dialect, &book, health.clone())?;
         books.push(book);
         listeners.spawn(Arc::clone(&server).serve(listener, services));
@@ -143,16 +143,20 @@ async fn run(options: &Options, note: Note) -> Result<()> {
     Ok(())
 }
 
-fn open(place: &Place, directory: &Path, secrets: Option<&Arc<Secrets>>) -> Result<(Listener, DevicePlace)> {
+fn open(
+    place: &ListenPlace,
+    directory: &Path,
+    secrets: Option<&Arc<Secrets>>,
+) -> Result<(Listener, DevicePlace)> {
     let unix = |path: PathBuf| {
         let listener = Listener::unix(&path)?;
         sweep_devices(&path);
         Ok((listener, DevicePlace::Beside(path)))
     };
     match place {
-        Place::Usual => unix(directory.join(SOCKET)),
-        Place::Unix(path) => unix(path.clone()),
-        Place::Tcp(address) => {
+        ListenPlace::Usual => unix(directory.join(SOCKET)),
+        ListenPlace::Unix(path) => unix(path.clone()),
+        ListenPlace::Tcp(address) => {
             let ip: IpAddr = SocketAddr::ip(address);
             Ok((Listener::tcp(*address, secrets)?, DevicePlace::At(ip)))
         }
@@ -163,14 +167,15 @@ fn open(place: &Place, directory: &Path, secrets: Option<&Arc<Secrets>>) -> Resu
 fn book_of(
     place: DevicePlace,
     secrets: Option<Arc<Secrets>>,
-    (server, front): (&Arc<Server>, &Arc<Front>),
+    server: &Arc<FrontServer>,
+    front: &Arc<Front>,
     dialect: Dialect,
     health: HealthServer<impl Health>,
 ) -> AddressBook {
     let (server, front) = (Arc::clone(server), Arc::clone(front));
     AddressBook::new(place, secrets, move |device, listener: Listener| {
         let address = listener.address().filter(|_| dialect.addresses);
-        let services = device_services(&front, dialect, (device, address), health.clone());
+        let services = device_services(&front, dialect, device, address, health.clone());
         tokio::spawn(Arc::clone(&server).serve(listener, services))
     })
 }
@@ -194,7 +199,8 @@ fn services_of(
 fn device_services(
     front: &Arc<Front>,
     dialect: Dialect,
-    (device, address): (DeviceId, Option<(String, u16)>),
+    device: DeviceId,
+    address: Option<(String, u16)>,
     health: HealthServer<impl Health>,
 ) -> Services {
     let most = front.max_message;

@@ -27,7 +27,7 @@ const PIECE: u64 = 4 << 20;
 
 /// One side of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Side {
+pub(crate) struct StreamSide {
     pub(crate) device: DeviceId,
     pub(crate) comm: CommId,
     pub(crate) address: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Side {
 
 /// How far a stream is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum StreamProgress {
     #[default]
     Waiting,
     Moving,
@@ -48,10 +48,10 @@ pub(crate) enum Progress {
 
 /// A stream of bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Transfer {
-    source: Option<Side>,
-    target: Option<Side>,
-    progress: Progress,
+struct StreamTransfer {
+    source: Option<StreamSide>,
+    target: Option<StreamSide>,
+    progress: StreamProgress,
 }
 
 /// The streams of a communicator, by number.
@@ -59,20 +59,20 @@ struct Transfer {
 pub(crate) struct Streams {
     /// The newest number that was given.
     newest: u64,
-    all: BTreeMap<u64, Transfer>,
+    all: BTreeMap<u64, StreamTransfer>,
 }
 
-impl Transfer {
+impl StreamTransfer {
     /// Returns both sides, if they are there and nothing moves yet. It fails where they do not fit.
-    fn begin(&mut self) -> Option<(Side, Side)> {
+    fn begin(&mut self) -> Option<(StreamSide, StreamSide)> {
         let (source, target) = (self.source?, self.target?);
-        if self.progress != Progress::Waiting {
+        if self.progress != StreamProgress::Waiting {
             return None;
         }
         let fits = source.len == target.len
             && source.peer.is_none_or(|peer| peer == target.device)
             && target.peer.is_none_or(|peer| peer == source.device);
-        self.progress = if fits { Progress::Moving } else { Progress::Failed };
+        self.progress = if fits { StreamProgress::Moving } else { StreamProgress::Failed };
         fits.then_some((source, target))
     }
 }
@@ -82,7 +82,10 @@ impl Streams {
     ///
     /// # Errors
     /// `ResourceExhausted` where there are too many.
-    pub(crate) fn send(&mut self, source: Side) -> Result<(u64, Option<(Side, Side)>), Status> {
+    pub(crate) fn send(
+        &mut self,
+        source: StreamSide,
+    ) -> Result<(u64, Option<(StreamSide, StreamSide)>), Status> {
         self.make_room()?;
         self.newest += 1;
         let number = self.newest;
@@ -96,7 +99,11 @@ impl Streams {
     /// # Errors
     /// `NotFound` for a number that is far from all that were given, or was forgotten;
     /// `FailedPrecondition` where it has been received; `ResourceExhausted`.
-    pub(crate) fn receive(&mut self, number: u64, target: Side) -> Result<Option<(Side, Side)>, Status> {
+    pub(crate) fn receive(
+        &mut self,
+        number: u64,
+        target: StreamSide,
+    ) -> Result<Option<(StreamSide, StreamSide)>, Status> {
         let is_near = number > self.newest && number <= self.newest.saturating_add(AHEAD);
         if !self.all.contains_key(&number) {
             if !is_near {
@@ -123,10 +130,10 @@ impl Streams {
         &mut self,
         number: Option<u64>,
         device: DeviceId,
-    ) -> Result<Option<(u64, Side)>, Status> {
-        let waits = |transfer: &Transfer| {
+    ) -> Result<Option<(u64, StreamSide)>, Status> {
+        let waits = |transfer: &StreamTransfer| {
             let is_here = transfer.target.is_some_and(|target| target.device == device);
-            is_here && transfer.source.is_none() && transfer.progress == Progress::Waiting
+            is_here && transfer.source.is_none() && transfer.progress == StreamProgress::Waiting
         };
         let number = match number {
             Some(number) => number,
@@ -150,14 +157,14 @@ impl Streams {
         if !waits(transfer) {
             return Err(Status::not_found(format!("stream {number} does not wait on device {device}")));
         }
-        transfer.progress = Progress::Moving;
+        transfer.progress = StreamProgress::Moving;
         Ok(transfer.target.map(|target| (number, target)))
     }
 
     /// Notes how a stream has ended.
     pub(crate) fn finish(&mut self, number: u64, is_done: bool) {
         if let Some(transfer) = self.all.get_mut(&number) {
-            transfer.progress = if is_done { Progress::Done } else { Progress::Failed };
+            transfer.progress = if is_done { StreamProgress::Done } else { StreamProgress::Failed };
         }
     }
 
@@ -166,12 +173,12 @@ impl Streams {
     ///
     /// # Errors
     /// `NotFound`.
-    pub(crate) fn look(&mut self, number: u64, living: &[DeviceId]) -> Result<Progress, Status> {
+    pub(crate) fn look(&mut self, number: u64, living: &[DeviceId]) -> Result<StreamProgress, Status> {
         let transfer = self.all.get_mut(&number).ok_or_else(|| missing(number))?;
         let sides = [transfer.source, transfer.target].into_iter().flatten();
         let mut named = sides.flat_map(|side| [Some(side.device), side.peer]).flatten();
-        if transfer.progress == Progress::Waiting && !named.all(|device| living.contains(&device)) {
-            transfer.progress = Progress::Failed;
+        if transfer.progress == StreamProgress::Waiting && !named.all(|device| living.contains(&device)) {
+            transfer.progress = StreamProgress::Failed;
         }
         Ok(transfer.progress)
     }
@@ -186,7 +193,9 @@ impl Streams {
         if self.all.len() < MAX_STREAMS {
             return Ok(());
         }
-        let is_over = |transfer: &Transfer| matches!(transfer.progress, Progress::Done | Progress::Failed);
+        let is_over = |transfer: &StreamTransfer| {
+            matches!(transfer.progress, StreamProgress::Done | StreamProgress::Failed)
+        };
         let oldest = self.all.iter().find(|(_, transfer)| is_over(transfer)).map(|(number, _)| *number);
         let oldest = oldest.ok_or_else(|| {
             Status::resource_exhausted(format!(
@@ -206,7 +215,7 @@ fn missing(number: u64) -> Status {
 ///
 /// # Errors
 /// Those of copies.
-pub(crate) fn carry(client: &mut Client, source: Side, target: Side) -> Result<(), Refusal> {
+pub(crate) fn carry(client: &mut Client, source: StreamSide, target: StreamSide) -> Result<(), Refusal> {
     let mut done = 0;
     client.keep_to(Some(source.comm));
     while done < source.len {
@@ -222,9 +231,9 @@ pub(crate) fn carry(client: &mut Client, source: Side, target: Side) -> Result<(
 mod tests {
     use super::*;
 
-    fn side(device: u32, len: u64, peer: u32) -> Side {
+    fn side(device: u32, len: u64, peer: u32) -> StreamSide {
         let (device, peer) = (DeviceId::new(device), Some(DeviceId::new(peer)));
-        Side { device, comm: CommId::new(1), address: 0x1000, len, peer }
+        StreamSide { device, comm: CommId::new(1), address: 0x1000, len, peer }
     }
 
     #[test]
@@ -243,7 +252,7 @@ mod tests {
             let mut streams = Streams::default();
             let (number, _) = streams.send(side(1, 8, 2)).unwrap();
             assert_eq!(streams.receive(number, wrong).unwrap(), None);
-            assert_eq!(streams.look(number, &[]).unwrap(), Progress::Failed, "{wrong:?}");
+            assert_eq!(streams.look(number, &[]).unwrap(), StreamProgress::Failed, "{wrong:?}");
         }
     }
 
@@ -252,8 +261,8 @@ mod tests {
         let mut streams = Streams::default();
         let (number, _) = streams.send(side(1, 8, 2)).unwrap();
         let [source, target] = [1, 2].map(DeviceId::new);
-        assert_eq!(streams.look(number, &[source, target]).unwrap(), Progress::Waiting);
-        assert_eq!(streams.look(number, &[source]).unwrap(), Progress::Failed);
+        assert_eq!(streams.look(number, &[source, target]).unwrap(), StreamProgress::Waiting);
+        assert_eq!(streams.look(number, &[source]).unwrap(), StreamProgress::Failed);
         assert_eq!(streams.look(number + 1, &[]).unwrap_err().code(), tonic::Code::NotFound);
     }
 

@@ -16,7 +16,7 @@ use crate::coordinator::call::DeviceCall;
 use crate::coordinator::deadline_stream::DeadlineStream;
 use crate::coordinator::error::Result;
 use crate::coordinator::handshake::NumberedRequest;
-use crate::coordinator::id::{CommId, GroupId};
+use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::request::{CallProgress, ClientRequest, CommStatus, Reply, StartedGroup};
 use crate::shm::HostKernel;
 use crate::sync::grace::Grace;
@@ -43,10 +43,15 @@ impl<T> Sent<T> {
 impl Client {
     /// Sends what [`Client::start_group`] asks for. The answer tells the devices as well.
     ///
+    /// A group that `repeats` outlives the loss of a device. When an epoch ends before all devices
+    /// have executed the group, those that had executed it take it back. The communicator goes on,
+    /// and the devices that are left execute the group again, on the inputs that they had, 64 times
+    /// at most. This holds for groups of all_reduces, and while this coordinator lives.
+    ///
     /// # Errors
     /// Those of the connection, here and below; the answer has those of the request.
-    pub fn send_start_group(&mut self, comm: CommId) -> Result<Sent<StartedGroup>> {
-        self.send(ClientRequest::GroupStart(comm), self.timeout, |reply| match reply {
+    pub fn send_start_group(&mut self, comm: CommId, repeats: bool) -> Result<Sent<StartedGroup>> {
+        self.send(ClientRequest::GroupStart { comm, repeats }, self.timeout, |reply| match reply {
             Reply::GroupStarted(started) => Some(started),
             _ => None,
         })
@@ -64,6 +69,32 @@ impl Client {
     ) -> Result<Sent<CallProgress>> {
         self.send(ClientRequest::Call { comm, group, call }, self.timeout, |reply| match reply {
             Reply::Called(progress) => Some(progress),
+            _ => None,
+        })
+    }
+
+    /// Sends what [`Client::call`] asks for, to be answered when the call is over, however long it
+    /// takes. The last group of the status is then this one. The answer is `None`, and comes at
+    /// once, if the call was put into a group.
+    ///
+    /// If `devices` are named, the addresses of the call are theirs. Some of them may be lost: the
+    /// call is executed by those that are left, and again as a group that repeats
+    /// ([`Client::send_start_group`]).
+    ///
+    /// # Errors
+    /// Those of [`Client::send_start_group`].
+    pub fn send_execute(
+        &mut self,
+        comm: CommId,
+        group: Option<GroupId>,
+        call: DeviceCall,
+        devices: Option<Vec<DeviceId>>,
+    ) -> Result<Sent<Option<CommStatus>>> {
+        let limit = if group.is_some() { self.timeout } else { Duration::MAX };
+        let request = ClientRequest::Execute { comm, group, call, devices };
+        self.send(request, limit, |reply| match reply {
+            Reply::Status(status) => Some(Some(status)),
+            Reply::Called(CallProgress::Queued { .. }) => Some(None),
             _ => None,
         })
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::RequestId;
 use super::device_table::DeviceTable;
+use super::repeat::Repeat;
 use crate::coordinator::call::{DeviceCall, GroupWork};
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
 use crate::coordinator::order::{CAUSE, CommFormation, DevicePhase, FailureKind};
@@ -40,13 +41,22 @@ pub(crate) struct Comm {
     pub(crate) ending: bool,
     /// Why it ends, if it was not finalized.
     pub(crate) end_reason: Option<String>,
+    /// The group that is in progress, if it is repeated after a loss.
+    pub(crate) repeat: Option<Repeat>,
     pub(crate) stage: CommStage,
     pub(crate) last: Option<GroupOutcome>,
     /// Until when the cause of a failure is awaited of which only consequences were reported.
     pub(crate) cause_by_ms: Option<u64>,
     pub(crate) waiting: Vec<(RequestId, WaitCondition)>,
     /// The state and epoch when the log was considered last.
-    pub(crate) logged: Option<(CommState, u64)>,
+    pub(crate) logged: Option<LoggedState>,
+}
+
+/// What the log tells of a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoggedState {
+    pub(crate) state: CommState,
+    pub(crate) epoch: u64,
 }
 
 /// A group that takes calls.
@@ -54,6 +64,8 @@ pub(crate) struct Comm {
 pub(crate) struct OpenGroup {
     pub(crate) id: GroupId,
     pub(crate) calls: Vec<DeviceCall>,
+    /// Whether it outlives losses, and is repeated after them.
+    pub(crate) repeats: bool,
 }
 
 /// The stage of a communicator.
@@ -108,6 +120,9 @@ pub(crate) enum WaitCondition {
     Done,
     /// Nothing is in progress.
     Settled,
+    /// Its group has begun, once the members have gone on. Then it waits until nothing is in
+    /// progress.
+    Begun,
     /// Nothing is in progress, so that the memory of this device can be copied.
     Located(DeviceId),
     /// All members have left it after all was done.
@@ -149,7 +164,7 @@ impl Comm {
 
     /// Has it end now, or when all have left it, without being finalized.
     pub(crate) fn end(&mut self, stage: CommStage, end_reason: String) {
-        (self.ending, self.stage) = (false, stage);
+        (self.ending, self.stage, self.repeat) = (false, stage, None);
         self.end_reason.get_or_insert(end_reason);
     }
 
@@ -172,7 +187,11 @@ impl Comm {
             CommStage::Running { .. } if self.ending => CommState::Finalizing,
             CommStage::Running { .. } => CommState::InProgress,
             CommStage::Inviting | CommStage::Growing { .. } => CommState::Growing,
-            CommStage::Failed { .. } | CommStage::GoingOn { .. } => CommState::Failed,
+            CommStage::Failed { .. } | CommStage::GoingOn { .. } if self.repeat.is_none() => {
+                CommState::Failed
+            }
+            CommStage::Failed { .. } | CommStage::GoingOn { .. } if self.ending => CommState::Finalizing,
+            CommStage::Failed { .. } | CommStage::GoingOn { .. } => CommState::InProgress,
             CommStage::Leaving { .. } => CommState::Finalizing,
             CommStage::Ended if self.ending => CommState::Finalized,
             CommStage::Ended => CommState::Destroyed,
@@ -181,7 +200,9 @@ impl Comm {
 
     pub(crate) fn status(&self) -> CommStatus {
         let why = match &self.stage {
-            CommStage::Failed { why, .. } | CommStage::GoingOn { why, .. } => Some(why.clone()),
+            CommStage::Failed { why, .. } | CommStage::GoingOn { why, .. } if self.repeat.is_none() => {
+                Some(why.clone())
+            }
             _ => self.end_reason.clone(),
         };
         CommStatus {

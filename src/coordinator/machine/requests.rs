@@ -1,6 +1,7 @@
 //! Requests of clients: checked, and answered at once or when they are done.
 
 use super::comm::{Comm, CommStage, MAX_WAITING, OpenGroup, WaitCondition};
+use super::repeat::{Repeat, call_among, can_repeat};
 use super::{CoordinatorMachine, RequestId};
 use crate::coordinator::call::{AddressRange, DeviceCall, GroupWork, MAX_CALLS, check_together};
 use crate::coordinator::error::RequestError;
@@ -28,10 +29,13 @@ impl CoordinatorMachine {
             ClientRequest::Changes { after } => Ok(Some(Reply::Changes(self.changes.since(after)))),
             ClientRequest::Devices => Ok(Some(self.devices())),
             ClientRequest::Metrics => Ok(Some(Reply::Metrics(self.metrics()))),
-            ClientRequest::GroupStart(comm) => self.start_group(comm).map(Some),
-            ClientRequest::Call { comm, group, call } => self.call((comm, group), call).map(Some),
+            ClientRequest::GroupStart { comm, repeats } => self.start_group(comm, repeats).map(Some),
+            ClientRequest::Call { comm, group, call } => self.call(comm, group, call, false).map(Some),
+            ClientRequest::Execute { comm, group, call, devices } => {
+                self.execute(request_id, comm, group, call, devices)
+            }
             ClientRequest::GroupEnd { comm, group, settled } => {
-                self.end_group(request_id, (comm, group), settled)
+                self.end_group(request_id, comm, group, settled)
             }
             ClientRequest::GroupCancel { comm, group } => self.cancel_group(comm, group).map(Some),
             ClientRequest::GoOn(comm) => self.ask_to_go_on(request_id, comm),
@@ -129,59 +133,104 @@ impl CoordinatorMachine {
         }
     }
 
-    fn start_group(&mut self, comm: CommId) -> Result<Reply, RequestError> {
+    fn start_group(&mut self, comm: CommId, repeats: bool) -> Result<Reply, RequestError> {
         let id = GroupId { incarnation: self.incarnation, number: self.opened + 1 };
         let found = self.comm(comm)?;
-        found.check_usable(&[CommState::Ready, CommState::InProgress])?;
+        found.check_takes_calls(true, repeats)?;
         if found.open.is_some() {
             return Err(RequestError::GroupOpen { comm, open: true });
         }
-        found.open = Some(OpenGroup { id, calls: Vec::new() });
+        found.open = Some(OpenGroup { id, calls: Vec::new(), repeats });
         let started = StartedGroup { group: id, devices: found.members.clone(), after: found.groups };
         self.opened += 1;
         Ok(Reply::GroupStarted(started))
     }
 
+    /// Puts a call into a group, or executes it at once, and again after a loss if it `repeats`.
     fn call(
         &mut self,
-        (comm, group): (CommId, Option<GroupId>),
+        comm: CommId,
+        group: Option<GroupId>,
         call: DeviceCall,
+        repeats: bool,
     ) -> Result<Reply, RequestError> {
-        let devices = self.ranges(comm)?;
         let found = self.comm(comm)?;
         found.check_group(group)?;
-        found.check_usable(if found.open.is_some() {
-            &[CommState::Ready, CommState::InProgress]
-        } else {
-            &[CommState::Ready]
-        })?;
-        call.check(&devices)?;
-        match &mut found.open {
-            None => self.dispatch(comm, GroupWork::Calls(vec![call])),
-            Some(open) if open.calls.len() == MAX_CALLS => Err(RequestError::GroupFull),
+        let repeats = found.open.as_ref().map_or(repeats, |open| open.repeats) && can_repeat(&call);
+        found.check_takes_calls(found.open.is_some(), repeats)?;
+        self.check_calls(comm, &call)?;
+        match &mut self.comm(comm)?.open {
+            None => self.begin(comm, vec![call], repeats),
             Some(open) => {
-                check_together(open.calls.iter().chain([&call]), &devices)?;
                 open.calls.push(call);
+                open.repeats = repeats;
                 Ok(Reply::Called(CallProgress::Queued { group: open.id, calls: open.calls.len() }))
             }
+        }
+    }
+
+    /// Checks a call for all members, and together with those of the open group, on the members
+    /// that are not lost.
+    fn check_calls(&mut self, comm: CommId, call: &DeviceCall) -> Result<(), RequestError> {
+        let ranges = self.ranges(comm)?;
+        let living: Vec<_> = ranges.iter().map(|(device, _)| *device).collect();
+        let found = self.comm(comm)?;
+        let on_living = |call: &DeviceCall| call_among(call.clone(), &found.members, &living);
+        let call = on_living(call)?;
+        call.check(&ranges)?;
+        let Some(open) = &found.open else { return Ok(()) };
+        if open.calls.len() == MAX_CALLS {
+            return Err(RequestError::GroupFull);
+        }
+        let calls = open.calls.iter().map(on_living).collect::<Result<Vec<_>, _>>()?;
+        check_together(calls.iter().chain([&call]), &ranges)
+    }
+
+    fn execute(
+        &mut self,
+        request_id: RequestId,
+        comm: CommId,
+        group: Option<GroupId>,
+        mut call: DeviceCall,
+        devices: Option<Vec<DeviceId>>,
+    ) -> MaybeReply {
+        let found = self.comm(comm)?;
+        found.check_room()?;
+        if let Some(devices) = &devices {
+            call = call_among(call, devices, &found.members)?;
+        }
+        match self.call(comm, group, call, devices.is_some())? {
+            Reply::Called(CallProgress::InProgress(_)) => self.comm(comm)?.wait_for_group(request_id),
+            reply => Ok(Some(reply)),
         }
     }
 
     fn end_group(
         &mut self,
         request_id: RequestId,
-        (comm, group): (CommId, Option<GroupId>),
+        comm: CommId,
+        group: Option<GroupId>,
         settled: bool,
     ) -> MaybeReply {
         let found = self.comm(comm)?;
         found.check_group(group)?;
-        found.check_usable(&[CommState::Ready])?;
-        if settled && found.open.is_some() {
-            found.wait(request_id, WaitCondition::Settled)?;
+        found.check_takes_calls(false, found.has_lasting_group())?;
+        if settled {
+            found.check_room()?;
         }
         let open = found.open.take().ok_or(RequestError::GroupOpen { comm, open: false })?;
-        let reply = self.dispatch(comm, GroupWork::Calls(open.calls))?;
-        Ok(if settled { None } else { Some(reply) })
+        let reply = self.begin(comm, open.calls, open.repeats)?;
+        if settled { self.comm(comm)?.wait_for_group(request_id) } else { Ok(Some(reply)) }
+    }
+
+    /// Begins a group, or has it begin when the members have gone on.
+    fn begin(&mut self, comm: CommId, calls: Vec<DeviceCall>, repeats: bool) -> Result<Reply, RequestError> {
+        let found = self.comm(comm)?;
+        found.repeat = repeats.then(|| Repeat { calls: calls.clone(), failures: 0 });
+        if found.stage == CommStage::Ready {
+            return self.dispatch(comm, GroupWork::Calls(calls));
+        }
+        Ok(Reply::Called(CallProgress::InProgress(found.groups + 1)))
     }
 
     fn cancel_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Reply, RequestError> {
@@ -269,7 +318,8 @@ impl CoordinatorMachine {
             found.last = Some(GroupOutcome { group, failure, ..GroupOutcome::default() });
         }
         found.end(CommStage::Leaving { gracefully: false }, reason.clone());
-        let refused = found.take_waiting(&[WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Done]);
+        let awaited = [WaitCondition::Ready, WaitCondition::Grown, WaitCondition::Done, WaitCondition::Begun];
+        let refused = found.take_waiting(&awaited);
         self.counts.failed += u64::from(was_running);
         for request_id in refused {
             self.reply(request_id, Err(RequestError::Ended { comm, why: Some(reason.clone()) }));
@@ -281,7 +331,8 @@ impl CoordinatorMachine {
     /// group takes calls but one that was `abandoned`.
     fn check_idle(&mut self, comm: CommId, abandoned: Option<GroupId>) -> Result<(), RequestError> {
         let found = self.comm(comm)?;
-        let rests = matches!(found.stage, CommStage::Ready | CommStage::Failed { .. });
+        let rests =
+            matches!(found.stage, CommStage::Ready | CommStage::Failed { .. }) && found.repeat.is_none();
         let is_open = found.open.as_ref().is_some_and(|open| Some(open.id) != abandoned);
         if rests && found.waiting.is_empty() && !is_open {
             return Ok(());
@@ -335,12 +386,37 @@ impl Comm {
         }
     }
 
-    pub(super) fn wait(&mut self, request_id: RequestId, awaited: WaitCondition) -> MaybeReply {
-        if self.waiting.len() >= MAX_WAITING {
-            let what = format!("places to wait for communicator {}", self.id);
-            return Err(RequestError::Exhausted { what, limit: MAX_WAITING });
+    /// Checks that it takes calls: in a group also while another one is in progress, and where they
+    /// are repeated after a loss also before the members have gone on.
+    ///
+    /// # Errors
+    /// Those of [`Comm::check_usable`].
+    fn check_takes_calls(&self, grouped: bool, repeats: bool) -> Result<(), RequestError> {
+        let states =
+            [(CommState::Ready, true), (CommState::InProgress, grouped), (CommState::Failed, repeats)];
+        let states = states.into_iter().filter_map(|(state, is_fit)| is_fit.then_some(state));
+        self.check_usable(&states.collect::<Vec<_>>())
+    }
+
+    /// # Errors
+    /// [`RequestError::Exhausted`] where too many wait.
+    fn check_room(&self) -> Result<(), RequestError> {
+        if self.waiting.len() < MAX_WAITING {
+            return Ok(());
         }
+        let what = format!("places to wait for communicator {}", self.id);
+        Err(RequestError::Exhausted { what, limit: MAX_WAITING })
+    }
+
+    pub(super) fn wait(&mut self, request_id: RequestId, awaited: WaitCondition) -> MaybeReply {
+        self.check_room()?;
         self.waiting.push((request_id, awaited));
         Ok(None)
+    }
+
+    /// Waits until the group that was just begun is over, or is to begin.
+    fn wait_for_group(&mut self, request_id: RequestId) -> MaybeReply {
+        let has_begun = matches!(self.stage, CommStage::Running { .. });
+        self.wait(request_id, if has_begun { WaitCondition::Settled } else { WaitCondition::Begun })
     }
 }

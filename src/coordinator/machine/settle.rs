@@ -5,7 +5,7 @@
 //! and agree on whether it went well. A checkpoint that fails leaves the communicator ready and as
 //! it was. A member that dies meanwhile is a failure of the communicator, as in any group.
 
-use super::comm::{Comm, CommFailure, CommStage, WaitCondition};
+use super::comm::{Comm, CommFailure, CommStage, LoggedState, WaitCondition};
 use super::device_table::{DeviceRecord, DeviceTable};
 use super::{CoordinatorAction, CoordinatorMachine, LogEntry, REMEMBERED};
 use crate::coordinator::call::GroupWork;
@@ -36,7 +36,7 @@ impl CoordinatorMachine {
             }
             // A step that enters no other stage may change the rest.
             self.changes.note(comm.status());
-            let is = (comm.state(), comm.epoch);
+            let is = LoggedState { state: comm.state(), epoch: comm.epoch };
             if is_worth_logging(comm.logged.replace(is), is) {
                 self.actions.push(CoordinatorAction::Log(LogEntry::Comm(comm.status())));
             }
@@ -67,7 +67,7 @@ impl CoordinatorMachine {
             CommStage::Hosting => self.host(comm),
             CommStage::Meeting { id } => self.meet(comm, &id),
             CommStage::Adopting { until_ms } => self.adopt(comm, until_ms),
-            CommStage::Ready => self.watch(comm),
+            CommStage::Ready => self.watch(comm) || self.try_again(comm),
             CommStage::Running { work } => self.run(comm, work),
             CommStage::Inviting => self.invite(comm),
             CommStage::Growing { id, off } => self.grow(comm, &id, off),
@@ -75,8 +75,8 @@ impl CoordinatorMachine {
                 comm.end(CommStage::Ended, format!("all its devices were lost: {why}"));
                 true
             }
-            CommStage::Failed { why, weight, gave_up } => self.wait_to_go_on(comm, (why, weight), gave_up),
-            CommStage::GoingOn { attempt, last, why } => self.go_on(comm, (attempt, last), why),
+            CommStage::Failed { why, weight, gave_up } => self.wait_to_go_on(comm, why, weight, gave_up),
+            CommStage::GoingOn { attempt, last, why } => self.go_on(comm, attempt, last, why),
             CommStage::Leaving { gracefully } => self.leave(comm, gracefully),
             CommStage::Ended => false,
         }
@@ -134,7 +134,7 @@ impl CoordinatorMachine {
 
     fn watch(&mut self, comm: &mut Comm) -> Moved {
         let Some(CommFailure { why, weight, .. }) = comm.failure(&self.table) else { return false };
-        comm.open = None;
+        comm.drop_open_group();
         comm.stage = CommStage::Failed { why, weight, gave_up: false };
         true
     }
@@ -149,7 +149,10 @@ impl CoordinatorMachine {
         if let Some(CommFailure { why, culprit, report, .. }) = trouble {
             let failure = Some(why.clone());
             comm.last = Some(GroupOutcome { group, failure, culprit, checkpoint: None, report });
-            self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
+            self.counts.failed += 1;
+            if !comm.is_tried_again() {
+                self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
+            }
             return self.watch(comm);
         }
         let order = DeviceOrder::Run { comm: comm.id, epoch: comm.epoch, group, work };
@@ -171,6 +174,7 @@ impl CoordinatorMachine {
         comm.last = Some(outcome.clone());
         let Some(why) = outcome.failure else {
             self.counts.succeeded += 1;
+            comm.repeat = None;
             for request_id in comm.take_waiting(&[WaitCondition::Done]) {
                 // Only a checkpoint is waited for, and that has a number.
                 self.reply(request_id, Ok(Reply::Checkpoint(outcome.checkpoint.unwrap_or_default())));
@@ -178,24 +182,25 @@ impl CoordinatorMachine {
             comm.stage = if comm.ending { CommStage::Leaving { gracefully: true } } else { CommStage::Ready };
             return true;
         };
+        self.counts.failed += 1;
         self.undo_group(comm, &RequestError::CheckpointFailed { comm: comm.id, why });
         comm.stage = CommStage::Ready;
         true
     }
 
-    /// Counts a group that has failed, and refuses what waits for it to succeed.
+    /// Refuses what waits for a group to succeed that has failed.
     fn undo_group(&mut self, comm: &mut Comm, refusal: &RequestError) {
-        self.counts.failed += 1;
         comm.ending = false;
-        self.refuse(comm, &[WaitCondition::Done, WaitCondition::Finalized], refusal);
+        self.refuse(comm, &[WaitCondition::Done, WaitCondition::Finalized, WaitCondition::Begun], refusal);
     }
 
-    fn wait_to_go_on(&self, comm: &mut Comm, (why, weight): (String, u8), gave_up: bool) -> Moved {
+    fn wait_to_go_on(&self, comm: &mut Comm, why: String, weight: u8, gave_up: bool) -> Moved {
         if !gave_up && self.find_cause(comm, &why, weight) {
             return true;
         }
         let is_asked = comm.waiting.iter().any(|(_, awaited)| *awaited == WaitCondition::Ready);
-        let begins = is_asked || (comm.keep_going && !gave_up);
+        let goes_on_alone = comm.keep_going || comm.has_lasting_group();
+        let begins = is_asked || comm.repeat.is_some() || (goes_on_alone && !gave_up);
         if begins {
             comm.stage = CommStage::going_on(comm.next_attempt(&self.table), why);
         }
@@ -222,7 +227,7 @@ impl CoordinatorMachine {
         true
     }
 
-    fn go_on(&mut self, comm: &mut Comm, (attempt, last): (u32, u32), why: String) -> Moved {
+    fn go_on(&mut self, comm: &mut Comm, attempt: u32, last: u32, why: String) -> Moved {
         let lost = comm.lost.iter().copied().collect();
         let (epoch, groups, outcome) = (comm.epoch, comm.groups, comm.last.clone());
         let order = DeviceOrder::GoOn { comm: comm.id, epoch, attempt, groups, last: outcome, lost };
@@ -267,6 +272,12 @@ impl CoordinatorMachine {
     /// Enters the next epoch, which has these members. Devices that are not in it are taken back,
     /// whether the others count on them or not.
     pub(super) fn enter_next_epoch(&mut self, comm: &mut Comm, members: Vec<DeviceId>) {
+        let was_repeated = comm.repeat.is_some();
+        comm.carry_groups_over(&members);
+        if was_repeated && comm.repeat.is_none() {
+            let why = "the next epoch has devices that its group does not name".to_owned();
+            self.undo_group(comm, &RequestError::Failed { comm: comm.id, why });
+        }
         let next = comm.epoch + 1;
         for device in comm.living().into_iter().chain(std::mem::take(&mut comm.newcomers)) {
             if self.table.phase(device, comm.id, next).is_none() {
@@ -282,6 +293,10 @@ impl CoordinatorMachine {
     fn give_up(&mut self, comm: &mut Comm, why: String) -> Moved {
         let refusal = RequestError::Failed { comm: comm.id, why: why.clone() };
         self.refuse(comm, &[WaitCondition::Ready], &refusal);
+        if !comm.is_tried_again() {
+            comm.open = None;
+            self.undo_group(comm, &refusal);
+        }
         comm.stage = CommStage::Failed { why, weight: CAUSE, gave_up: true };
         true
     }
@@ -310,13 +325,14 @@ impl CoordinatorMachine {
     /// Answers the requests for which the wait is over.
     fn answer_waiting(&mut self, comm: &mut Comm) {
         for (request_id, condition) in std::mem::take(&mut comm.waiting) {
-            let is_settled =
-                matches!(comm.stage, CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended);
+            let is_settled = comm.repeat.is_none()
+                && matches!(comm.stage, CommStage::Ready | CommStage::Failed { .. } | CommStage::Ended);
             let reply = match (&comm.stage, condition) {
                 (CommStage::Ended, WaitCondition::Finalized | WaitCondition::Ended) => Ok(Reply::Ended),
-                (CommStage::Ended, WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done) => {
-                    Err(RequestError::Ended { comm: comm.id, why: comm.end_reason.clone() })
-                }
+                (
+                    CommStage::Ended,
+                    WaitCondition::Ready | WaitCondition::Grown | WaitCondition::Done | WaitCondition::Begun,
+                ) => Err(RequestError::Ended { comm: comm.id, why: comm.end_reason.clone() }),
                 (CommStage::Ready, WaitCondition::Ready | WaitCondition::Grown) => {
                     Ok(Reply::Status(comm.status()))
                 }
@@ -375,9 +391,9 @@ impl Comm {
 
 /// Whether a communicator has begun an epoch, has failed, or has ended since the log was considered
 /// last.
-fn is_worth_logging(was: Option<(CommState, u64)>, is: (CommState, u64)) -> bool {
+fn is_worth_logging(was: Option<LoggedState>, is: LoggedState) -> bool {
     let is_up = |state| matches!(state, CommState::Ready | CommState::InProgress | CommState::Growing);
-    let has_begun = is_up(is.0) && was.is_none_or(|was| !is_up(was.0) || was.1 != is.1);
-    let has_failed = is.0 == CommState::Failed && was.is_none_or(|was| was.0 != CommState::Failed);
-    has_begun || has_failed || is.0.has_ended()
+    let has_begun = is_up(is.state) && was.is_none_or(|was| !is_up(was.state) || was.epoch != is.epoch);
+    let has_failed = is.state == CommState::Failed && was.is_none_or(|was| was.state != CommState::Failed);
+    has_begun || has_failed || is.state.has_ended()
 }

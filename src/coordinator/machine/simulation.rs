@@ -21,7 +21,7 @@ const REST: u64 = 400;
 
 /// Events that happen in one history of two hundred at the least. The rarest happens in one of
 /// sixty.
-const EXPECTED: [&str; 27] = [
+const EXPECTED: [&str; 29] = [
     "ready",
     "group",
     "open group",
@@ -49,6 +49,8 @@ const EXPECTED: [&str; 27] = [
     "checkpoint failed",
     "death in a checkpoint",
     "restart in a checkpoint",
+    "repeated",
+    "loss in an open group",
 ];
 
 /// Numbers drawn from a seed (SplitMix64, by Steele, Lea and Flood).

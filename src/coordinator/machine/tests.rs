@@ -3,11 +3,15 @@
 
 mod fixture;
 
+use super::repeat::MOST_TRIES;
 use super::*;
+use crate::collective::Operation;
 use crate::coordinator::agent::{Agent, GroupFailure, TaskOutcome};
-use crate::coordinator::id::MAX_NUMBER;
+use crate::coordinator::call::{DeviceCall, GroupWork};
+use crate::coordinator::id::{GroupId, MAX_NUMBER};
 use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase, FailureKind};
 use crate::coordinator::request::{CallProgress, CommState, GroupOutcome};
+use crate::reduce::{DataType, ReduceOp};
 use fixture::{Fixture, agent};
 
 const SETTINGS: CoordinatorSettings =
@@ -210,7 +214,9 @@ fn the_member_that_was_waited_for_in_vain_is_named_whoever_tells_of_the_end_firs
 fn a_call_that_names_a_group_is_executed_in_that_or_not_at_all() {
     let mut fixture = Fixture::new(2);
     fixture.init(2, false);
-    let start = |fixture: &mut Fixture| match fixture.answer(ClientRequest::GroupStart(COMM)) {
+    let start = |fixture: &mut Fixture| match fixture
+        .answer(ClientRequest::GroupStart { comm: COMM, repeats: false })
+    {
         Ok(Reply::GroupStarted(started)) => started.group,
         other => panic!("{other:?}"),
     };
@@ -244,7 +250,9 @@ fn who_ends_a_group_may_be_answered_when_it_is_over_by_how_it_has_ended() {
     let end = |group| ClientRequest::GroupEnd { comm: COMM, group, settled: true };
     assert_eq!(fixture.answer(end(None)), Err(RequestError::GroupOpen { comm: COMM, open: false }));
     for (number, outcome) in [(1, Ok(())), (2, Err("it went wrong".to_owned()))] {
-        let Ok(Reply::GroupStarted(started)) = fixture.answer(ClientRequest::GroupStart(COMM)) else {
+        let Ok(Reply::GroupStarted(started)) =
+            fixture.answer(ClientRequest::GroupStart { comm: COMM, repeats: false })
+        else {
             panic!("no group")
         };
         assert_eq!((started.devices, started.after), ([1, 2].map(DeviceId::new).to_vec(), number - 1));
@@ -599,7 +607,11 @@ fn what_is_ended_for_want_of_devices_is_idle_at_that_very_moment() {
     fixture.end_group(&Ok(()));
     assert_eq!(fixture.status().last.map(|last| last.failure), Some(None), "it was executed");
     // A group takes calls, unless it is known that nobody ends it.
-    let Ok(Reply::GroupStarted(open)) = fixture.answer(ClientRequest::GroupStart(COMM)) else { panic!() };
+    let Ok(Reply::GroupStarted(open)) =
+        fixture.answer(ClientRequest::GroupStart { comm: COMM, repeats: false })
+    else {
+        panic!()
+    };
     assert!(is_busy(fixture.answer(end(None))));
     assert_eq!(fixture.answer(end(Some(open.group))), Ok(Reply::Ended));
     assert_eq!(fixture.machine.table.free().len(), 2);
@@ -625,4 +637,172 @@ fn who_watches_is_told_of_a_failure_however_soon_the_others_go_on() {
     states.dedup();
     assert_eq!(states, [CommState::InProgress, CommState::Failed, CommState::Ready], "{told:#?}");
     assert!(!told.is_torn && !told.more);
+}
+
+/// Starts a group that is repeated after a loss. Returns its name.
+fn start_lasting_group(fixture: &mut Fixture) -> GroupId {
+    match fixture.answer(ClientRequest::GroupStart { comm: COMM, repeats: true }) {
+        Ok(Reply::GroupStarted(started)) => started.group,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Has a device die.
+fn lose(fixture: &mut Fixture, device: u32) {
+    let device = DeviceId::new(device);
+    fixture.tasks.remove(&device);
+    fixture.devices.remove(&device);
+    fixture.happen(CoordinatorEvent::Gone(device));
+}
+
+/// Returns the number and the calls of the group that each device executes.
+fn running(fixture: &Fixture) -> Vec<(u64, Vec<DeviceCall>)> {
+    let calls_of = |order: &DeviceOrder| match order {
+        DeviceOrder::Run { group, work: GroupWork::Calls(calls), .. } => Some((*group, calls.clone())),
+        _ => None,
+    };
+    fixture.tasks.values().filter_map(calls_of).collect()
+}
+
+fn all_reduce(addresses: &[u64]) -> DeviceCall {
+    let (operation, data_type, op) = (Operation::AllReduce, DataType::F64, ReduceOp::Sum);
+    let (send, recv) = (addresses.to_vec(), addresses.to_vec());
+    DeviceCall { operation, data_type, op, root: 0, count: 1, send, recv }
+}
+
+fn execute(group: Option<GroupId>, addresses: &[u64], devices: &[u32]) -> ClientRequest {
+    let devices = Some(devices.iter().copied().map(DeviceId::new).collect());
+    ClientRequest::Execute { comm: COMM, group, call: all_reduce(addresses), devices }
+}
+
+#[test]
+fn a_group_that_loses_a_device_is_executed_again_by_those_that_are_left_and_answered_once() {
+    for is_alone in [true, false] {
+        let mut fixture = Fixture::new(3);
+        fixture.init(3, false);
+        let call = |group| execute(group, &[0x1000, 0x1100, 0x1200], &[1, 2, 3]);
+        let client = if is_alone {
+            fixture.ask(call(None))
+        } else {
+            let group = Some(start_lasting_group(&mut fixture));
+            fixture.answer(call(group)).unwrap();
+            fixture.ask(ClientRequest::GroupEnd { comm: COMM, group, settled: true })
+        };
+        // The first has executed it when the second dies.
+        fixture.finish(DeviceId::new(1), TaskOutcome::Ran(Ok(None)));
+        fixture.report(DeviceId::new(1)).into_iter().for_each(|event| fixture.happen(event));
+        lose(&mut fixture, 2);
+        let left = fixture.devices.values().map(|agent| agent.report().membership.clone().unwrap());
+        for DeviceMembership { formation, last, .. } in left {
+            let failed = last.filter(|last| last.failure.is_some()).map(|last| last.group);
+            assert_eq!((formation.epoch, failed), (2, Some(1)), "it was told what to take back");
+        }
+        assert_eq!(running(&fixture), vec![(2, vec![all_reduce(&[0x1000, 0x1200])]); 2]);
+        assert_eq!(fixture.replies.get(&client), None);
+        let settled = fixture.ask(ClientRequest::Status { comm: COMM, settled: true });
+        assert_eq!((fixture.status().state, fixture.status().why), (CommState::InProgress, None));
+        assert_eq!(fixture.replies.get(&settled), None);
+        fixture.end_group(&Ok(()));
+        for client in [client, settled] {
+            let Some(Ok(Reply::Status(status))) = fixture.replies.remove(&client) else {
+                panic!("no answer")
+            };
+            let last = status.last.unwrap();
+            assert_eq!((status.state, last.group, last.failure), (CommState::Ready, 2, None));
+        }
+        assert_eq!(running(&fixture), [], "it is over");
+    }
+}
+
+#[test]
+fn a_group_that_fails_each_time_is_tried_as_often_as_that_may_be_and_has_failed_then() {
+    let mut fixture = Fixture::new(2);
+    fixture.init(2, false);
+    let client = fixture.ask(execute(None, &[0x1000; 2], &[1, 2]));
+    let finalizing = fixture.ask(ClientRequest::Finalize(COMM));
+    for number in 1..=u64::from(MOST_TRIES) {
+        assert_eq!((running(&fixture)[0].0, fixture.replies.get(&client)), (number, None));
+        assert_eq!(fixture.status().state, CommState::Finalizing);
+        let outcome = TaskOutcome::Ran(Err("it went wrong".to_owned().into()));
+        fixture.finish(DeviceId::new(1), outcome);
+        fixture.report(DeviceId::new(1)).into_iter().for_each(|event| fixture.happen(event));
+    }
+    let Some(Ok(Reply::Status(status))) = fixture.replies.remove(&client) else { panic!("no answer") };
+    assert_eq!((status.state, status.last.unwrap().group), (CommState::Failed, u64::from(MOST_TRIES)));
+    assert!(matches!(fixture.replies[&finalizing], Err(RequestError::Failed { .. })));
+    let is_last = |(group, _): &(u64, _)| *group == u64::from(MOST_TRIES);
+    assert!(running(&fixture).iter().all(is_last), "no other one has begun");
+}
+
+#[test]
+fn a_lasting_group_that_loses_a_device_takes_calls_still_and_another_one_goes_with_it() {
+    let mut fixture = Fixture::new(4);
+    fixture.init(3, false);
+    let group = Some(start_lasting_group(&mut fixture));
+    fixture.answer(execute(group, &[0x1000, 0x1100, 0x1200], &[1, 2, 3])).unwrap();
+    lose(&mut fixture, 1);
+    assert_eq!(fixture.status().epoch, 2, "it goes on for the group");
+    let short = fixture.answer(execute(group, &[0x1000], &[2])).unwrap_err();
+    assert_eq!(short, RequestError::WrongCount { given: 1, devices: 2 });
+    fixture.answer(execute(group, &[0x1300, 0x1400, 0x1500], &[1, 2, 3])).unwrap();
+    fixture.answer(ClientRequest::GroupEnd { comm: COMM, group, settled: false }).unwrap();
+    let calls = vec![all_reduce(&[0x1100, 0x1200]), all_reduce(&[0x1400, 0x1500])];
+    assert_eq!(running(&fixture), vec![(1, calls); 2]);
+    fixture.end_group(&Ok(()));
+
+    let Ok(Reply::GroupStarted(started)) =
+        fixture.answer(ClientRequest::GroupStart { comm: COMM, repeats: false })
+    else {
+        panic!("no group")
+    };
+    let group = Some(started.group);
+    lose(&mut fixture, 2);
+    assert_eq!(fixture.status().state, CommState::Failed);
+    let refused = fixture.answer(ClientRequest::GroupEnd { comm: COMM, group, settled: true });
+    assert!(matches!(refused, Err(RequestError::NoSuchGroup { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_group_that_is_to_begin_when_the_members_have_gone_on_begins_then_or_is_refused() {
+    let end = |group| ClientRequest::GroupEnd { comm: COMM, group, settled: true };
+    for destroys in [false, true] {
+        let mut fixture = Fixture::new(3);
+        fixture.init(3, false);
+        fixture.call().unwrap();
+        fixture.slow.insert(DeviceId::new(2));
+        lose(&mut fixture, 3);
+        fixture.end_group(&Err("it was lost".to_owned()));
+        let group = Some(start_lasting_group(&mut fixture));
+        fixture.answer(execute(group, &[0x1000, 0x1100, 0x1200], &[1, 2, 3])).unwrap();
+        let client = fixture.ask(end(group));
+        assert_eq!((fixture.replies.get(&client), running(&fixture)), (None, Vec::new()));
+        assert_eq!(fixture.status().state, CommState::InProgress);
+        let early = fixture.answer(execute(None, &[0x1000, 0x1100, 0x1200], &[1, 2, 3])).unwrap_err();
+        assert!(matches!(early, RequestError::WrongState { state: CommState::InProgress, .. }), "{early:?}");
+        if destroys {
+            fixture.ask(ClientRequest::Destroy(COMM));
+            assert!(matches!(fixture.replies[&client], Err(RequestError::Ended { .. })), "none was executed");
+            continue;
+        }
+        fixture.slow.clear();
+        fixture.pass(1);
+        assert_eq!(running(&fixture), vec![(2, vec![all_reduce(&[0x1000, 0x1100])]); 2]);
+        fixture.end_group(&Ok(()));
+        let Some(Ok(Reply::Status(status))) = fixture.replies.remove(&client) else { panic!("no answer") };
+        assert_eq!(status.last.map(|last| (last.group, last.failure)), Some((2, None)));
+    }
+}
+
+#[test]
+fn what_means_something_else_on_fewer_devices_is_not_repeated() {
+    let mut fixture = Fixture::new(3);
+    fixture.init(3, false);
+    let group = Some(start_lasting_group(&mut fixture));
+    let call = DeviceCall { operation: Operation::Broadcast, ..all_reduce(&[0x1000; 3]) };
+    let devices = Some([1, 2, 3].map(DeviceId::new).to_vec());
+    fixture.answer(ClientRequest::Execute { comm: COMM, group, call, devices }).unwrap();
+    let client = fixture.ask(ClientRequest::GroupEnd { comm: COMM, group, settled: true });
+    lose(&mut fixture, 2);
+    let Some(Ok(Reply::Status(status))) = fixture.replies.remove(&client) else { panic!("no answer") };
+    assert_eq!((status.state, status.last.unwrap().failure.is_some()), (CommState::Failed, true));
 }

@@ -28,7 +28,7 @@ fn a_group_is_executed_by_requests_that_do_not_wait_and_the_end_of_the_coordinat
         client.copy_host_to_device(*device, 0x1000, &element.to_ne_bytes()).unwrap();
     }
 
-    let sent = client.send_start_group(comm.comm).unwrap();
+    let sent = client.send_start_group(comm.comm, false).unwrap();
     let started = awaited(&mut client, sent).unwrap();
     assert_eq!(started.devices, comm.devices);
     let call = DeviceCall {
@@ -54,7 +54,7 @@ fn a_group_is_executed_by_requests_that_do_not_wait_and_the_end_of_the_coordinat
     assert!(is_missing, "{refused}");
     assert_eq!(client.status(comm.comm, false).unwrap().devices, comm.devices, "it waits again");
 
-    let sent = client.send_start_group(comm.comm).unwrap();
+    let sent = client.send_start_group(comm.comm, false).unwrap();
     awaited(&mut client, sent).unwrap();
     pool.kill_coordinator();
     // The request may have gone out, or not.

@@ -26,7 +26,7 @@ const MESSAGES: [&str; 16] = [
     r#"{"number":1,"request":{"init":{"devices":2,"keep_going":true}}}"#,
     r#"{"number":1,"request":{"init":{"devices":4294967295,"keep_going":false}}}"#,
     r#"{"number":18446744073709551615,"request":{"status":{"comm":1,"settled":true}}}"#,
-    r#"{"number":2,"request":{"group_start":1}}"#,
+    r#"{"number":2,"request":{"group_start":{"comm":1,"repeats":true}}}"#,
     r#"{"number":3,"request":{"call":{"comm":1,"group":null,"call":{"collective":"all_gather","data_type":"f64","op":"sum","root":4294967295,"count":18446744073709551615,"send":[0,18446744073709551615],"recv":[4096,4096]}}}}"#,
     r#"{"number":4,"request":{"group_end":{"comm":1,"group":{"incarnation":18446744073709551615,"number":0}}}}"#,
     r#"{"number":5,"request":{"destroy":1}}"#,

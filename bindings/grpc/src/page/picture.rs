@@ -22,7 +22,7 @@ pub(super) struct Painter {
 }
 
 /// What the coordinator tells.
-struct Pool {
+struct PoolState {
     devices: Vec<DeviceStatus>,
     comms: Vec<CommStatus>,
 }
@@ -36,7 +36,7 @@ impl Painter {
     pub(super) async fn paint(&mut self) -> String {
         let asked = self
             .connections
-            .ask(Pace::Quick, |client| Ok(Pool { devices: client.devices()?, comms: client.list()? }));
+            .ask(Pace::Quick, |client| Ok(PoolState { devices: client.devices()?, comms: client.list()? }));
         let pool = asked.await.ok();
         let reports = tokio::task::spawn_blocking(all_reports).await.unwrap_or_default();
         let ranks: BTreeMap<u32, &RankReport> = reports
@@ -46,7 +46,8 @@ impl Painter {
             .collect();
         let rates = self.rates(&ranks);
         let has_coordinator = pool.is_some();
-        let Pool { devices, comms } = pool.unwrap_or(Pool { devices: Vec::new(), comms: Vec::new() });
+        let PoolState { devices, comms } =
+            pool.unwrap_or(PoolState { devices: Vec::new(), comms: Vec::new() });
         if has_coordinator {
             self.remember(&devices);
         }

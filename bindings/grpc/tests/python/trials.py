@@ -512,6 +512,27 @@ def devices_killed(pool):
     kill(front)
 
 
+def lost_while_open(pool):
+    """A device dies in a group that takes calls: it takes more, and those that are left execute it once."""
+    front = pool.front("restart")
+    client, count = Client(front.addresses[0]), 1000
+    made = client.init(3)
+    comm, second = made.commId, MIN + 8 * count
+    for rank, device in enumerate(made.devices):
+        client.put(device, MIN, packed([10.0 ** rank]) * (2 * count))
+    client.start(comm)
+    client.reduce(comm, count)
+    os.kill(made.devices[1].deviceId.value, signal.SIGKILL)
+    Pool.until(lambda: client.pool.Status(v1.StatusRequest(comm=comm)).epoch == 2)
+    client.reduce(comm, count, 0, {0: second, 1: second, 2: second})
+    client.end(comm)
+    assert client.status(comm) == SUCCESS
+    for rank in (0, 2):
+        assert client.get(made.devices[rank], MIN, 16 * count) == packed([101.0]) * (2 * count), rank
+    client.destroy(comm)
+    kill(front)
+
+
 def copies_cut(pool):
     """A device is killed while it is copied from: all of it comes, or a typed status does."""
     front = pool.front("handout")
@@ -631,7 +652,8 @@ def idle(pool):
 
 STEPS = [
     limits, deadlines, crowds, lasting, copies_kept, streams_apart, clients_gone, strangers, secrets, descriptions,
-    fronts_killed, coordinators_killed, untold, copies_cut, devices_killed, devices_stopped, stops, fuzz, idle]
+    fronts_killed, coordinators_killed, untold, copies_cut, devices_killed, lost_while_open, devices_stopped, stops,
+    fuzz, idle]
 
 
 def main(shmccl, front, *wanted):

@@ -7,6 +7,7 @@ use crate::coordinator::call::GroupWork;
 use crate::coordinator::id::DeviceId;
 use crate::coordinator::machine::CoordinatorMachine;
 use crate::coordinator::machine::comm::{Comm, CommStage};
+use crate::coordinator::machine::repeat::{MOST_TRIES, Repeat};
 use crate::coordinator::order::{CommFormation, DeviceMembership, DevicePhase};
 use crate::coordinator::request::{CommState, CommStatus};
 
@@ -23,6 +24,8 @@ pub(super) fn always(world: &World) -> Result<(), String> {
             what_is_finalized_takes_nothing_more(comm)?;
             newest_group_is_known(world, comm)?;
             nobody_is_lost_by_mistake(world, comm)?;
+            failed_groups_are_taken_back(world, comm)?;
+            tries_come_to_an_end(comm)?;
         }
         what_has_ended_says_so(machine)?;
         free_devices_are_free(world, machine)?;
@@ -169,9 +172,10 @@ fn what_is_counted_adds_up(world: &World, machine: &CoordinatorMachine) -> Resul
     ))
 }
 
-/// Checks that a finalized communicator executes its last group, or is being left.
+/// Checks that a finalized communicator executes its last group, perhaps again, or is being left.
 fn what_is_finalized_takes_nothing_more(comm: &Comm) -> Result<(), String> {
-    if comm.ending && !matches!(comm.stage, CommStage::Running { .. } | CommStage::Leaving { .. }) {
+    let is_busy = matches!(comm.stage, CommStage::Running { .. } | CommStage::Leaving { .. });
+    if comm.ending && !is_busy && comm.repeat.is_none() {
         return Err(format!("communicator {} was finalized, and is {:?}", comm.id, comm.stage));
     }
     Ok(())
@@ -228,6 +232,38 @@ fn nobody_is_lost_by_mistake(world: &World, comm: &Comm) -> Result<(), String> {
             Err(format!("communicator {} has lost device {lost}, which was there all the time", comm.id))
         }
         _ => Ok(()),
+    }
+}
+
+/// Checks that the members of an epoch that may work have taken back what has failed before.
+fn failed_groups_are_taken_back(world: &World, comm: &Comm) -> Result<(), String> {
+    // Another coordinator may not know of the failure.
+    let works = matches!(comm.stage, CommStage::Ready | CommStage::Running { .. });
+    if !works || world.seen.contains("restart") {
+        return Ok(());
+    }
+    for member in comm.living() {
+        let device = world.devices.get(&member).filter(|device| device.is_in(comm.id, comm.epoch));
+        let mut executed = device.into_iter().flat_map(|device| &device.memory.executed);
+        if let Some(group) = executed.find(|group| world.failed.contains(&(comm.id, **group))) {
+            return Err(format!(
+                "group {group} of communicator {} has failed, device {member} has it",
+                comm.id
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no group is repeated for ever, and that its calls have an address for each member.
+fn tries_come_to_an_end(comm: &Comm) -> Result<(), String> {
+    let Some(Repeat { calls, failures }) = &comm.repeat else { return Ok(()) };
+    let fits = calls.iter().all(|call| call.send.len() == comm.members.len());
+    match *failures < MOST_TRIES && fits {
+        true => Ok(()),
+        false => {
+            Err(format!("communicator {} of {:?} repeats {calls:?}, {failures} times", comm.id, comm.members))
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::rules;
 use crate::coordinator::agent::{Agent, AgentStep, TaskOutcome};
 use crate::coordinator::call::AddressRange;
 use crate::coordinator::id::{CommId, DeviceId, GroupId};
+use crate::coordinator::machine::comm::{Comm, CommStage};
 use crate::coordinator::machine::{
     CoordinatorAction, CoordinatorEvent, CoordinatorMachine, CoordinatorSettings, RequestId,
 };
@@ -19,7 +20,7 @@ use crate::coordinator::order::{DeviceOrder, DeviceReport};
 use crate::coordinator::wire::encode;
 use crate::launch::HangRule;
 pub(super) use device::SimDevice;
-use device::{PATIENCE_MS, SILENCE_MS, TIMEOUT_MS};
+use device::{PATIENCE_MS, SILENCE_MS, SimMemory, TIMEOUT_MS};
 
 /// How long a coordinator waits for devices of the one before it.
 const ADOPT_MS: u64 = 400;
@@ -55,6 +56,8 @@ pub(super) enum Broken {
     NothingWritten,
     /// Devices that are given up, and may be killed, live on.
     HungLeft,
+    /// Devices that go on keep what they have executed of a failed group.
+    NothingTakenBack,
 }
 
 /// The simulated world. See the module.
@@ -66,6 +69,8 @@ pub(super) struct World {
     pub(super) asked: BTreeMap<(u64, u64), u32>,
     /// The kinds of events that have happened.
     pub(super) seen: BTreeSet<&'static str>,
+    /// The groups that have failed, by communicator and number.
+    pub(super) failed: BTreeSet<(CommId, u64)>,
     /// The devices that the coordinator has dropped.
     pub(super) dropped: BTreeSet<DeviceId>,
     /// The devices that the coordinator has started, given up, and does not spare.
@@ -89,8 +94,9 @@ pub(super) struct World {
     groups: Vec<GroupId>,
     /// The numbers of calls that name a group.
     grouped: BTreeSet<u64>,
-    /// The requests to end a group that are answered when it has been executed.
-    executing: BTreeSet<u64>,
+    /// The requests that are answered when a group has been executed, each with the number of the
+    /// group before.
+    executing: BTreeMap<u64, u64>,
     /// The numbers of requests to grow.
     growing: BTreeSet<u64>,
     next_device: u32,
@@ -114,6 +120,7 @@ impl World {
             network: Network::new(broken),
             asked: BTreeMap::new(),
             seen: BTreeSet::new(),
+            failed: BTreeSet::new(),
             dropped: BTreeSet::new(),
             killed: BTreeSet::new(),
             log: Vec::new(),
@@ -129,7 +136,7 @@ impl World {
             finalizing: BTreeSet::new(),
             groups: Vec::new(),
             grouped: BTreeSet::new(),
-            executing: BTreeSet::new(),
+            executing: BTreeMap::new(),
             growing: BTreeSet::new(),
             next_device: 1,
             mail: Vec::new(),
@@ -148,6 +155,9 @@ impl World {
     pub(super) fn step(&mut self) -> Result<(), String> {
         if self.devices.values().any(SimDevice::is_soon_over) && !self.is_steady && self.random.once_in(8) {
             self.restart();
+        }
+        if !self.in_lasting_groups().is_empty() && self.random.once_in(4) {
+            self.kill();
         }
         match self.random.below(100) {
             0..3 if self.devices.len() < 8 => self.start_device(),
@@ -190,7 +200,8 @@ impl World {
         let (agent, inbox) = (Agent::new(id, report), VecDeque::new());
         let (job, task, link) = (None, None, None);
         let (is_stopped, is_stuck, is_called_off) = (false, false, false);
-        let device = SimDevice { agent, inbox, job, task, is_stopped, is_stuck, is_called_off, link };
+        let memory = SimMemory::default();
+        let device = SimDevice { agent, inbox, job, task, memory, is_stopped, is_stuck, is_called_off, link };
         self.devices.insert(id, device);
     }
 
@@ -199,9 +210,19 @@ impl World {
         self.random.pick(&all)
     }
 
+    /// Returns the devices of groups that outlive a loss.
+    fn in_lasting_groups(&self) -> Vec<DeviceId> {
+        let has_one = |comm: &&Comm| {
+            let takes_calls = comm.open.as_ref().is_some_and(|open| open.repeats && !open.calls.is_empty());
+            takes_calls || comm.repeat.is_some()
+        };
+        let all = self.machine.iter().flat_map(|machine| machine.comms.values()).filter(has_one);
+        all.flat_map(Comm::living).filter(|device| self.devices.contains_key(device)).collect()
+    }
+
     fn kill(&mut self) {
-        let soon_over: Vec<_> =
-            self.devices.iter().filter(|it| it.1.is_soon_over()).map(|it| *it.0).collect();
+        let mut soon_over = self.in_lasting_groups();
+        soon_over.extend(self.devices.iter().filter(|it| it.1.is_soon_over()).map(|it| *it.0));
         let Some(id) = self.random.pick(&soon_over).or_else(|| self.any_device()) else { return };
         self.note(|| format!("device {id} dies"));
         if self.devices.get(&id).is_some_and(SimDevice::grows) {
@@ -345,8 +366,12 @@ impl World {
     fn work(&mut self, id: DeviceId) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(order) = device.task.clone().filter(|_| !device.is_stuck) else { return };
+        if self.broken != Some(Broken::NothingTakenBack) {
+            device.memory.take_back(&order);
+        }
         let Some(outcome) = self.network.work(&device.place(id), &order, &mut self.random) else { return };
         device.task = None;
+        device.memory.finish(&order, &outcome);
         match (&order, &outcome) {
             (DeviceOrder::Join { id, .. } | DeviceOrder::Grow { id, .. }, TaskOutcome::Met(Ok(_))) => {
                 device.job = Some(id.clone());
@@ -363,7 +388,10 @@ impl World {
         let Some(device) = self.devices.get_mut(&id) else { return };
         for step in steps {
             match step {
-                AgentStep::Begin(order) => (device.task, device.is_called_off) = (Some(order), false),
+                AgentStep::Begin(order) => {
+                    device.memory.begin(&order);
+                    (device.task, device.is_called_off) = (Some(order), false);
+                }
                 AgentStep::Interrupt { lost } => {
                     device.is_called_off = true;
                     self.network.interrupt(&device.place(id), &lost);
@@ -384,8 +412,15 @@ impl World {
             self.act(action, &waited_for)?;
         }
         let Some(machine) = &mut self.machine else { return Ok(()) };
-        if machine.comms.values().any(|comm| comm.epoch > 1) {
-            self.seen.insert("next epoch");
+        for comm in machine.comms.values() {
+            self.seen.extend((comm.epoch > 1).then_some("next epoch"));
+            let is_carried = comm.open.as_ref().is_some_and(|open| open.repeats && !open.calls.is_empty());
+            self.seen.extend((is_carried && !comm.lost.is_empty()).then_some("loss in an open group"));
+            let is_repeated = comm.repeat.as_ref().is_some_and(|repeat| repeat.failures > 0);
+            let runs = matches!(comm.stage, CommStage::Running { .. });
+            self.seen.extend((is_repeated && runs).then_some("repeated"));
+            let failed = comm.last.as_ref().filter(|last| last.failure.is_some());
+            self.failed.extend(failed.map(|last| (comm.id, last.group)));
         }
         let owned = machine.table.iter().find(|(_, device)| device.owner.is_some()).map(|(id, _)| id);
         if let (Some(Broken::TwoOwners), Some(device)) = (self.broken, owned) {
@@ -437,7 +472,7 @@ impl World {
 }
 
 impl Broken {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::AnswersTwice,
         Self::AnswersLost,
         Self::TwoOwners,
@@ -446,5 +481,6 @@ impl Broken {
         Self::NewcomersKept,
         Self::NothingWritten,
         Self::HungLeft,
+        Self::NothingTakenBack,
     ];
 }

@@ -6,7 +6,7 @@ use crate::coordinator::call::DeviceCall;
 use crate::coordinator::error::RequestError;
 use crate::coordinator::id::{ClientId, CommId, DeviceId, GroupId};
 use crate::coordinator::machine::{CoordinatorEvent, CoordinatorMachine, RequestId};
-use crate::coordinator::request::{CallProgress, ClientRequest, CommState, Reply};
+use crate::coordinator::request::{CallProgress, ClientRequest, CommState, CommStatus, Reply};
 use crate::reduce::{DataType, ReduceOp};
 
 impl World {
@@ -33,8 +33,11 @@ impl World {
         if matches!(request, ClientRequest::Call { group: Some(_), .. }) {
             self.grouped.insert(number);
         }
-        if matches!(request, ClientRequest::GroupEnd { settled: true, .. }) {
-            self.executing.insert(number);
+        if let ClientRequest::GroupEnd { settled: true, comm, .. } | ClientRequest::Execute { comm, .. } =
+            &request
+        {
+            let found = self.machine.as_ref().and_then(|machine| machine.comms.get(comm));
+            self.executing.insert(number, found.map_or(0, |comm| comm.groups));
         }
         self.asked.insert((client, number), 0);
         self.note(|| format!("request {number} of client {client}: {request:?}"));
@@ -55,10 +58,16 @@ impl World {
             6 => ClientRequest::List { from: any },
             7 if self.random.once_in(2) => ClientRequest::Metrics,
             7 => ClientRequest::Devices,
-            8 => ClientRequest::GroupStart(comm),
+            8 => ClientRequest::GroupStart { comm, repeats: !self.random.once_in(4) },
             9 if self.random.once_in(4) => ClientRequest::GroupCancel { comm, group: self.draw_group() },
             9 => ClientRequest::GroupEnd { comm, group: self.draw_group(), settled: self.random.once_in(2) },
-            10..18 => ClientRequest::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
+            10..15 => ClientRequest::Call { comm, group: self.draw_group(), call: self.draw_call(comm) },
+            15..18 => ClientRequest::Execute {
+                comm,
+                group: self.draw_group(),
+                call: self.draw_call(comm),
+                devices: self.draw_devices(comm),
+            },
             18..21 => ClientRequest::GoOn(comm),
             21 => ClientRequest::Locate {
                 device: DeviceId::new(self.next_device - 1),
@@ -76,6 +85,13 @@ impl World {
     /// Draws a group that is or was open, or none, which is likelier.
     fn draw_group(&mut self) -> Option<GroupId> {
         if self.random.once_in(3) { self.random.pick(&self.groups) } else { None }
+    }
+
+    /// Draws the members of a communicator, or nobody.
+    fn draw_devices(&mut self, comm: CommId) -> Option<Vec<DeviceId>> {
+        let found = self.machine.as_ref().and_then(|machine| machine.comms.get(&comm));
+        let members = found.map_or(vec![DeviceId::new(1)], |comm| comm.members.clone());
+        (!self.random.once_in(4)).then_some(members)
     }
 
     fn draw_call(&mut self, comm: CommId) -> DeviceCall {
@@ -96,7 +112,7 @@ impl World {
     ) -> Result<(), String> {
         self.seen.extend(match reply {
             Ok(Reply::Status(_)) if self.growing.contains(&number) => Some("grown"),
-            Ok(Reply::Status(_)) if self.executing.contains(&number) => Some("executed"),
+            Ok(Reply::Status(_)) if self.executing.contains_key(&number) => Some("executed"),
             Ok(Reply::Status(status)) if status.state == CommState::Ready => Some("ready"),
             Ok(Reply::Status(status)) if status.state == CommState::Failed => Some("failed"),
             Ok(Reply::Called(CallProgress::InProgress(_))) => Some("group"),
@@ -120,13 +136,8 @@ impl World {
                 return Err(format!("group {} was started twice", started.group));
             }
             Ok(Reply::GroupStarted(started)) => self.groups.push(started.group),
-            Ok(Reply::Status(status))
-                if self.executing.contains(&number)
-                    && (status.state == CommState::InProgress || status.last.is_none()) =>
-            {
-                return Err(format!(
-                    "the group of request {number} goes on, and it was answered: {status:?}"
-                ));
+            Ok(Reply::Status(status)) if self.executing.contains_key(&number) => {
+                self.check_executed(number, status)?;
             }
             Ok(Reply::Checkpoint(written)) if !self.network.written.contains(written) => {
                 return Err(format!("checkpoint {written} was told to client {client}, and nobody wrote it"));
@@ -145,5 +156,28 @@ impl World {
             None => return Err(format!("request {number} was answered, and client {client} is not there")),
         }
         Ok(())
+    }
+
+    /// Checks that a group is over that was answered, and was executed once or not at all.
+    fn check_executed(&self, number: u64, status: &CommStatus) -> Result<(), String> {
+        let before = self.executing.get(&number).copied().unwrap_or_default();
+        let last = status.last.as_ref().filter(|last| last.group > before);
+        let Some(last) = last.filter(|_| status.state != CommState::InProgress) else {
+            return Err(format!("the group of request {number} goes on, and it was answered: {status:?}"));
+        };
+        let times = |device: &DeviceId| {
+            // It may have left since.
+            let device = self.devices.get(device).filter(|device| device.is_in(status.comm, status.epoch))?;
+            Some(device.memory.executed.iter().filter(|group| **group == last.group).count())
+        };
+        let is_wrong = |device: &&DeviceId| times(device).is_some_and(|times| times != 1);
+        match status.devices.iter().find(is_wrong).filter(|_| last.failure.is_none()) {
+            Some(device) => Err(format!(
+                "group {} of request {number} was executed {:?} times by device {device}",
+                last.group,
+                times(device)
+            )),
+            None => Ok(()),
+        }
     }
 }

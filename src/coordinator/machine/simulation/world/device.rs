@@ -5,8 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::super::network::Position;
 use super::{Broken, World};
-use crate::coordinator::agent::Agent;
-use crate::coordinator::id::{ClientId, DeviceId};
+use crate::coordinator::agent::{Agent, TaskOutcome};
+use crate::coordinator::call::GroupWork;
+use crate::coordinator::id::{ClientId, CommId, DeviceId};
 use crate::coordinator::machine::{CoordinatorEvent, RequestId};
 use crate::coordinator::order::{DeviceMembership, DeviceOrder, DevicePhase};
 use crate::coordinator::request::ClientRequest;
@@ -28,6 +29,7 @@ pub(in super::super) struct SimDevice {
     /// The meeting at which its communicator was formed.
     pub(in super::super) job: Option<String>,
     pub(super) task: Option<DeviceOrder>,
+    pub(in super::super) memory: SimMemory,
     pub(super) is_stopped: bool,
     /// Its worker hangs for ever, although it takes orders and sends heartbeats.
     pub(in super::super) is_stuck: bool,
@@ -37,9 +39,53 @@ pub(in super::super) struct SimDevice {
     pub(super) link: Option<u64>,
 }
 
+/// What groups have done to the memory of a device.
+#[derive(Debug, Default)]
+pub(in super::super) struct SimMemory {
+    /// The groups whose results are in it.
+    pub(in super::super) executed: Vec<u64>,
+    /// The newest group, if it can be taken back.
+    kept: Option<u64>,
+}
+
+impl SimMemory {
+    /// Notes that a task begins.
+    pub(super) fn begin(&mut self, order: &DeviceOrder) {
+        match order {
+            DeviceOrder::Join { .. } => *self = Self::default(),
+            DeviceOrder::Run { .. } => self.kept = None,
+            _ => {}
+        }
+    }
+
+    /// Takes the failed group back that an order to go on names.
+    pub(super) fn take_back(&mut self, order: &DeviceOrder) {
+        let DeviceOrder::GoOn { last: Some(last), .. } = order else { return };
+        if last.failure.is_some() && self.kept.take_if(|kept| *kept == last.group).is_some() {
+            self.executed.retain(|group| *group != last.group);
+        }
+    }
+
+    /// Notes how a task has ended.
+    pub(super) fn finish(&mut self, order: &DeviceOrder, outcome: &TaskOutcome) {
+        if let (DeviceOrder::Run { group, work: GroupWork::Calls(_), .. }, TaskOutcome::Ran(Ok(_))) =
+            (order, outcome)
+        {
+            self.executed.push(*group);
+            self.kept = Some(*group);
+        }
+    }
+}
+
 impl SimDevice {
     pub(in super::super) fn is_connected(&self) -> bool {
         self.link.is_some()
+    }
+
+    /// Whether it reports to be in this epoch of a communicator.
+    pub(in super::super) fn is_in(&self, comm: CommId, epoch: u64) -> bool {
+        let formation = self.agent.report().membership.as_ref().map(|membership| &membership.formation);
+        formation.is_some_and(|formation| (formation.comm, formation.epoch) == (comm, epoch))
     }
 
     /// Whether it is growing, as a member or as a newcomer.
