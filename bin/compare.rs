@@ -7,6 +7,8 @@
 //! | [`series`] | holds them, and answers what can be asked of them |
 //! | [`conclusions`], [`crossover`] | where lines cross, and what that means in words |
 //! | [`view`], [`chart`], [`csv`], [`svg`] | tables and charts for the screen; files |
+//!
+//! Tried by its unit tests and `command compare_op::`.
 
 mod chart;
 mod conclusions;

@@ -1,5 +1,7 @@
 //! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs, with
 //! one line of advice for each finding.
+//!
+//! Tried by its unit tests and `environments doctor::`.
 
 mod cores;
 mod limits;

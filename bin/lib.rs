@@ -1,5 +1,7 @@
 //! The command `shmccl`, the only part of the project that prints. It is a library so that other
 //! packages, such as the one for Python, can have the program without a second engine.
+//!
+//! Tried by its unit tests, `command` and `environments`.
 #![forbid(unsafe_code)]
 
 mod clean;

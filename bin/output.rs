@@ -1,6 +1,8 @@
 //! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and
 //! progress on a terminal only. If stdout is for a report, tables go to stderr, too. Commands that
 //! supervise others write through threads (`writer.rs`).
+//!
+//! Tried by its unit tests, `command run::output::` and `environments unread::`.
 
 mod writer;
 

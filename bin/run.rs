@@ -4,6 +4,8 @@
 //! The service process and the trampoline are this same executable, under two hidden commands. The
 //! trampoline binds every rank to the life of the launcher before the program takes its place. So
 //! programs that do not know this library end with the launcher, too.
+//!
+//! Tried by its unit tests, `command run::` and `environments signals::`.
 
 pub(crate) mod flags;
 mod lines;

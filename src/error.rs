@@ -1,4 +1,6 @@
 //! The one error type of the engine: a variant for each thing that a caller can do about it.
+//!
+//! Tried by its unit tests and `command cli::`.
 
 mod detail;
 mod ending;

@@ -25,6 +25,8 @@
 //! assert_eq!(plan.ranks.len(), 2);
 //! # Ok::<(), shmccl_plan::build::BuildError>(())
 //! ```
+//!
+//! Tried by `plans written:: drawn::` and `test_plan_builder.py`.
 
 mod block;
 mod instances;

@@ -3,6 +3,8 @@
 //! It serves as an oracle. The order in which blocks, proxies and callers take turns follows from a
 //! seed, and blocks are paused between any two units of a transfer. Ranks go from launch to launch
 //! without a barrier, as far as their plan lets them.
+//!
+//! Tried by `plans interpreted:: mutants::`.
 
 mod memory;
 mod schedule;

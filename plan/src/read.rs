@@ -2,6 +2,8 @@
 //!
 //! A file is parsed level by level, so that each error names its rank, block and operation, and so
 //! that no list is longer than its limit before it is looked into. All errors are reported.
+//!
+//! Tried by `plans broken::`.
 
 mod fields;
 mod operation;

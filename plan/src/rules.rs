@@ -1,4 +1,6 @@
 //! The rules of the format that a plan must keep, whatever the size of the message.
+//!
+//! Tried by `plans musts:: on_a_gpu::`.
 
 mod operands;
 pub(crate) mod pipelines;

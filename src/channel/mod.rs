@@ -17,6 +17,9 @@
 //! S1). Puts of different channels are not ordered among each other, and nothing is promised about
 //! a put that neither a signal followed nor, once it was done, a barrier or another call of the
 //! ranks concerned ([`Collectives`](crate::Collectives)).
+//!
+//! Tried by its unit tests and `scenarios verbs:: channel_slots:: fifos:: proxies:: packets::
+//! refused_triggers:: hostile:: waits::`.
 
 mod context;
 mod control;

@@ -13,6 +13,8 @@
 //! | `calls` | executes its calls: at once, together, on streams, or in the background |
 //! | `recovery` | brings the job into a new epoch, after a loss or with more ranks |
 //! | `checkpoint` | writes what its ranks hold into files, and reads it again |
+//!
+//! Tried by its unit tests and `scenarios communicators:: arenas:: departures:: growth::`.
 
 mod alloc;
 mod arena;

@@ -59,6 +59,8 @@
 //!
 //! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the
 //! rank has at hand.
+//!
+//! Tried by its unit tests, `scenarios faults:: kill::stepwise::` and `command run::faults::`.
 
 mod counters;
 mod injector;

@@ -7,6 +7,8 @@
 //!
 //! It changes nothing. The token keeps other programs of the browser out, the name of the host
 //! those that have it resolve another name to this port, and the kernel's table other users.
+//!
+//! Tried by its unit tests and `.ci/run page`.
 
 mod picture;
 

@@ -12,6 +12,8 @@
 //! Nothing is copied here. Each way tells place, length, steps and type, and whether the bytes may
 //! be written. What does not lie in one piece, in C's order, is refused. So is the other byte
 //! order, unless the call names a type for the bytes.
+//!
+//! Tried by `test_operands.py` and `test_torch_operands.py`.
 
 mod buffer;
 mod dlpack;

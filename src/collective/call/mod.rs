@@ -1,4 +1,6 @@
 //! One collective call of one rank: what is to be done, and where its data are.
+//!
+//! Tried by its unit tests, `lists` and `scenarios untyped::`.
 
 mod algorithm;
 mod algorithm_name;

@@ -1,4 +1,6 @@
 //! How calls are done, once it is decided how: what executes a plan decides nothing.
+//!
+//! Tried by its unit tests and `scenarios collectives:: oracle:: checksums:: large_copies::`.
 
 pub(crate) mod algorithms;
 pub(crate) mod chunked;

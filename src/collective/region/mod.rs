@@ -22,6 +22,8 @@
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | send staging: what is made to be sent | slots x slot length | the member |
 //! | staging area: what is staged, and results in its place | [`STAGING_LEN`] | all members |
+//!
+//! Tried by its unit tests and `scenarios communicators:: arenas::`.
 
 pub(crate) mod lease;
 

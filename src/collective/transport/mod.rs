@@ -3,6 +3,8 @@
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that
 //! moves data over them opens them. Proxied ones need slots, as triggers name semaphores by slot:
 //! members take these together (`agree_slots.rs`) when they choose proxied channels together.
+//!
+//! Tried by its unit tests and `scenarios algorithms:: point_to_point:: checksums::`.
 
 pub(crate) mod agree_slots;
 pub(crate) mod checksum;

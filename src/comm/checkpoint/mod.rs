@@ -30,6 +30,8 @@
 //!
 //! A checkpoint holds the heap of each rank, or a [`DeviceMemory`] that each has beside it
 //! (`held.rs`).
+//!
+//! Tried by its unit tests, `scenarios checkpoints::` and `checkpoints`.
 
 mod directory;
 mod file;

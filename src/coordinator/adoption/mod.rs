@@ -19,6 +19,8 @@
 //! A device, a process of its own, is found by its environment ([`assignment`](super::assignment)).
 //! Its communicators are known only to the devices in them: each reports its whole state to every
 //! coordinator that it connects with.
+//!
+//! Tried by its unit tests and `command coordinator::orphans:: coordinator::restarts::`.
 
 pub(super) mod directory;
 pub(super) mod fleet;

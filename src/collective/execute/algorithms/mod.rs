@@ -21,6 +21,8 @@
 //!
 //! A [`PipeWorker`] is one member in one operation. Fragments of no bytes are not sent; both ends
 //! know their lengths.
+//!
+//! Tried by its unit tests and `scenarios algorithms:: oracle::`.
 
 pub(crate) mod doubling;
 pub(crate) mod exchange;

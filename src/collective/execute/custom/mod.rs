@@ -3,6 +3,8 @@
 //! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines
 //! and copies by [`Steps`], over whatever channels are chosen. It sees places, not memory: a
 //! mistake makes wrong data, a [`crate::Error::Timeout`] or another error, and no more.
+//!
+//! Tried by its unit tests and `scenarios custom::`.
 
 pub(crate) mod steps;
 

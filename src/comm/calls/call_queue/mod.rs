@@ -16,6 +16,8 @@
 //!
 //! A call waits only for earlier ones, and so does everything else that a stream waits for. So
 //! there is no circle.
+//!
+//! Tried by `scenarios started:: streams:: stream_failures::`.
 
 mod messages;
 mod worker;

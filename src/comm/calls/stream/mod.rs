@@ -45,6 +45,8 @@
 //! })?;
 //! # Ok::<(), shmccl::Error>(())
 //! ```
+//!
+//! Tried by its unit tests and `scenarios streams:: stream_failures::`.
 
 mod calls;
 mod copies;
