@@ -101,7 +101,7 @@ fn check_files(CompareFiles { json, csv, svg }: &CompareFiles) -> Result<()> {
 /// Writes the files, and prints their names.
 ///
 /// # Errors
-/// Those of writing.
+/// Returns the errors of writing.
 fn write_files(files: &CompareFiles, series: &Series, conclusions: &Conclusions) -> Result<()> {
     let CompareFiles { json, csv, svg } = files;
     // All are made before one is written.

@@ -140,7 +140,7 @@ impl Cli {
     /// Reads the command line of this process.
     ///
     /// # Errors
-    /// Those of clap, among them help and version.
+    /// Returns the errors of clap, among them help and version.
     fn read() -> Result<Self, clap::Error> {
         let matches = as_read(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;

@@ -57,7 +57,7 @@ pub fn read_file(path: &Path) -> Result<Reading, Refusal> {
 /// Returns the files in `directory` that may be plans, those that end in `.json`, by their names.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the errors of the system.
 pub fn files_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;

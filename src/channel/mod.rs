@@ -66,7 +66,7 @@ pub const SEMAPHORE_LEN: u64 = size_of::<SemaphoreCell>() as u64;
 /// of the first kind has moved nothing. A channel that has outlived all communicators of its rank
 /// only returns [`crate::Error::Unavailable`], and what has arrived by then.
 pub trait Channel {
-    /// The rank at the other end.
+    /// Returns the rank at the other end.
     fn peer(&self) -> Rank;
 
     /// Copies `len` bytes at `source` of this rank's heap to `target` of the peer's. Tells the peer
@@ -82,10 +82,10 @@ pub trait Channel {
     /// there returns.
     fn signal(&mut self) -> Result<()>;
 
-    /// A put and the signal that announces it.
+    /// Does a put and the signal that announces it.
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
 
-    /// A put, the signal that announces it, and a flush.
+    /// Does a put, the signal that announces it, and a flush.
     fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
 
     /// Returns when the sources of all earlier puts of this channel may be written again.

@@ -77,7 +77,7 @@ pub use recovery::shrink::Shrunk;
 #[derive(Debug)]
 pub struct Communicator {
     rank: Rank,
-    /// Its ranks as the job numbers them, in order.
+    /// The ranks of the communicator as the job numbers them, in order.
     members: Arc<[Rank]>,
     /// The barrier of all ranks of the job; in the job's first communicator only.
     job_barrier: Option<JobBarrier>,
@@ -128,7 +128,8 @@ impl Communicator {
         u32::try_from(self.members.len()).expect("at most 256 members")
     }
 
-    /// Its ranks as the job numbers them, in the order of their numbers in it.
+    /// Returns the ranks of the communicator as the job numbers them, in the order of their numbers
+    /// in it.
     #[must_use]
     pub fn members(&self) -> &[Rank] {
         &self.members

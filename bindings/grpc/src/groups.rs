@@ -53,7 +53,7 @@ pub(crate) async fn status_of(
 /// Returns how a communicator is doing, after it has gone on if it had failed and `restarts`.
 ///
 /// # Errors
-/// Those of [`living`] and of [`Client::go_on`](shmccl::coordinator::Client::go_on).
+/// Fails as [`living`] or [`Client::go_on`](shmccl::coordinator::Client::go_on) does.
 pub(crate) async fn usable(
     coordinator: &Connections,
     comm: CommId,
@@ -75,7 +75,7 @@ pub(crate) async fn usable(
 /// Checks that a communicator takes calls, after it has gone on if it had failed and `restarts`.
 ///
 /// # Errors
-/// Those of [`usable`]; [`RequestError::Failed`], [`RequestError::WrongState`].
+/// Fails as [`usable`] does, or with [`RequestError::Failed`], [`RequestError::WrongState`].
 pub(crate) async fn takes_calls(
     coordinator: &Connections,
     comm: CommId,
@@ -92,7 +92,7 @@ pub(crate) async fn takes_calls(
     Err(refused.into())
 }
 
-/// Whether a request was refused since the group before was in progress, which is over now.
+/// Returns whether a request was refused since the group before was in progress, which is over now.
 async fn was_too_early<T>(
     coordinator: &Connections,
     comm: CommId,
@@ -111,7 +111,7 @@ async fn was_too_early<T>(
 /// Starts a group.
 ///
 /// # Errors
-/// Those of [`Client::start_group`](shmccl::coordinator::Client::start_group).
+/// Fails as [`Client::start_group`](shmccl::coordinator::Client::start_group) does.
 pub(crate) async fn start(
     coordinator: &Connections,
     comm: CommId,
@@ -131,7 +131,7 @@ pub(crate) async fn start(
 /// has.
 ///
 /// # Errors
-/// Those of [`Client::call`](shmccl::coordinator::Client::call); those of [`executed`].
+/// Fails as [`Client::call`](shmccl::coordinator::Client::call) does, or as [`executed`] does.
 pub(crate) async fn call(
     coordinator: &Connections,
     comm: CommId,
@@ -163,7 +163,7 @@ pub(crate) async fn call(
 /// known.
 ///
 /// # Errors
-/// Those of [`Client::end_group`](shmccl::coordinator::Client::end_group) and [`executed`].
+/// Fails as [`Client::end_group`](shmccl::coordinator::Client::end_group) or [`executed`] does.
 pub(crate) async fn end(
     coordinator: &Connections,
     comm: CommId,
@@ -207,7 +207,7 @@ async fn finish(
     }
 }
 
-/// Whether a communicator has failed, or has gone on, since it had these `devices`.
+/// Returns whether a communicator has failed, or has gone on, since it had these `devices`.
 async fn has_lost(coordinator: &Connections, comm: CommId, devices: &[DeviceId]) -> Result<bool, Refusal> {
     let status = living(coordinator, comm).await?;
     let is_lost = |device: &DeviceId| !status.devices.contains(device) || status.lost.contains(device);

@@ -74,7 +74,7 @@ impl Page {
     /// Listens at `address`, which only this host can reach.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the errors of the system.
     pub(crate) fn open(address: SocketAddr, connections: Connections) -> Result<Self> {
         let listen = || {
             let listener = std::net::TcpListener::bind(address)?;

@@ -71,7 +71,7 @@ impl<'py> Operand<'py> {
     /// Finds the bytes of `object` whatever they are, for calls that only move them.
     ///
     /// # Errors
-    /// Those of [`Operand::of`] but for unknown types.
+    /// Fails as [`Operand::of`] does, but not for unknown types.
     pub fn of_any(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Self> {
         Self::of(object, access, None).or_else(|error| {
             match error.is_instance_of::<PyTypeError>(object.py()) {

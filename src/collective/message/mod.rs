@@ -227,7 +227,7 @@ impl<'a> MessageEnd<'a> {
     /// it may be about.
     ///
     /// # Errors
-    /// Those of [`progress::run`].
+    /// Fails as [`progress::run`] does.
     #[inline]
     fn advance<L: Link>(
         &mut self,

@@ -100,7 +100,7 @@ impl Pipework {
     /// All members call it; one that is not `ready` has none opened.
     ///
     /// # Errors
-    /// Those of [`Pipework::open`].
+    /// Fails as [`Pipework::open`] does.
     pub(crate) fn open_ports(
         &self,
         members: &mut Members,
@@ -127,7 +127,7 @@ impl Pipework {
     /// is checked and struck where it `is_watched`.
     ///
     /// # Errors
-    /// Those of the visitor.
+    /// Returns the errors of the visitor.
     #[inline]
     pub(crate) fn visit<V: PipeVisitor>(
         &mut self,
@@ -166,7 +166,7 @@ pub(crate) trait PipeVisitor {
     /// Does it.
     ///
     /// # Errors
-    /// Those of what is done.
+    /// Returns the errors of what is done.
     fn visit<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<Self::Outcome>;
 }
 

@@ -49,7 +49,7 @@ impl Coordinator {
     /// predecessor has ended in order.
     ///
     /// # Errors
-    /// Those of [`Coordinator::serve`].
+    /// Fails as [`Coordinator::serve`] does.
     pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.claimed.follows_dead {
             let now_ms = self.now_ms();

@@ -123,7 +123,7 @@ impl PairwisePlan {
         let own = worker.input(self.input_at(self.me, self.me).unwrap_or(0) + at);
         let target = worker.output(at);
         if self.operation == Operation::AllReduce && own == target {
-            // In place, and perhaps not sent yet by the proxy.
+            // The call is in place, and the proxy may not have sent the block yet.
             worker.pipes.flush_all()?;
         }
         combine_all(worker, own, target, len)

@@ -67,7 +67,8 @@ impl fmt::Display for Registration {
 }
 
 impl Registration {
-    /// Of what has algorithms to choose from, by a name that can be told.
+    /// Registers `algorithm` for an operation that has algorithms to choose from. Its name has to
+    /// be one that messages can show.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`]; [`Error::Unavailable`] for an operation without algorithms.
@@ -193,7 +194,7 @@ impl Place {
         self.len() == 0
     }
 
-    /// `len` bytes of it, from byte `at` on.
+    /// Returns `len` bytes of the place, from byte `at` on.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].

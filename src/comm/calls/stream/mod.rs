@@ -130,7 +130,7 @@ impl Stream {
     /// stream.
     ///
     /// # Errors
-    /// Those of [`Stream::call`].
+    /// Fails as [`Stream::call`] does.
     pub fn try_call(&self, function: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         self.enqueue("call", function)
     }
