@@ -34,7 +34,8 @@ pub(crate) struct CleanArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Those of reading `/dev/shm` and of removing names, and a prefix that no name can have.
+/// Returns the errors of reading `/dev/shm` and of removing names, and a prefix that no name can
+/// have.
 pub(crate) fn run(args: &CleanArgs) -> Result<u8> {
     let mut lines = Vec::new();
     let cleaned =

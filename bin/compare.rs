@@ -7,6 +7,8 @@
 //! | [`series`] | holds them, and answers what can be asked of them |
 //! | [`conclusions`], [`crossover`] | where lines cross, and what that means in words |
 //! | [`view`], [`chart`], [`csv`], [`svg`] | tables and charts for the screen; files |
+//!
+//! Tried by its unit tests and `command compare_op::`.
 
 mod chart;
 mod conclusions;
@@ -99,7 +101,7 @@ fn check_files(CompareFiles { json, csv, svg }: &CompareFiles) -> Result<()> {
 /// Writes the files, and prints their names.
 ///
 /// # Errors
-/// Those of writing.
+/// Returns the errors of writing.
 fn write_files(files: &CompareFiles, series: &Series, conclusions: &Conclusions) -> Result<()> {
     let CompareFiles { json, csv, svg } = files;
     // All are made before one is written.

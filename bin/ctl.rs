@@ -1,5 +1,7 @@
 //! `shmccl ctl`: asks the coordinator for communicators and operations, and copies to and from
 //! devices.
+//!
+//! Tried by its unit tests and `command coordinator::command:: coordinator::walk::`.
 
 pub(crate) mod flags;
 

@@ -1,5 +1,7 @@
 //! `shmccl doctor`: checks whether the machine can carry a job, by trying what a job needs, with
 //! one line of advice for each finding.
+//!
+//! Tried by its unit tests and `environments doctor::`.
 
 mod cores;
 mod limits;
@@ -129,7 +131,7 @@ impl Severity {
 /// Runs the command. The exit code is 1 if a finding is bad.
 ///
 /// # Errors
-/// Those of writing the report, and an interrupt.
+/// Returns the errors of writing the report, and an interrupt.
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;

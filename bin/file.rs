@@ -19,7 +19,7 @@ const STDOUT: &str = "-";
 /// output.
 ///
 /// # Errors
-/// Those of writing, with the remedy if the directory is missing.
+/// Returns the errors of writing, with the remedy if the directory is missing.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
     if path == Path::new(STDOUT) {
         return output::print_report(content);
@@ -35,7 +35,7 @@ pub(crate) fn name(path: &Path) -> String {
 /// Writes a value as indented JSON, in one step.
 ///
 /// # Errors
-/// Those of [`write()`].
+/// Fails as [`write()`] does.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let mut text = serde_json::to_vec_pretty(value).with_context(|| cannot_write(path))?;
     text.push(b'\n');
@@ -46,7 +46,7 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 /// output, tables go to stderr from now on.
 ///
 /// # Errors
-/// Those of [`write()`].
+/// Fails as [`write()`] does.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     if path == Path::new(STDOUT) {
         output::take_stdout();

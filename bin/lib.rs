@@ -1,5 +1,7 @@
 //! The command `shmccl`, the only part of the project that prints. It is a library so that other
 //! packages, such as the one for Python, can have the program without a second engine.
+//!
+//! Tried by its unit tests, `command` and `environments`.
 #![forbid(unsafe_code)]
 
 mod clean;
@@ -138,7 +140,7 @@ impl Cli {
     /// Reads the command line of this process.
     ///
     /// # Errors
-    /// Those of clap, among them help and version.
+    /// Returns the errors of clap, among them help and version.
     fn read() -> Result<Self, clap::Error> {
         let matches = as_read(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut Self::command()))?;

@@ -1,6 +1,8 @@
 //! Where output goes and how it looks: tables to stdout, everything else to stderr, colour and
 //! progress on a terminal only. If stdout is for a report, tables go to stderr, too. Commands that
 //! supervise others write through threads (`writer.rs`).
+//!
+//! Tried by its unit tests, `command run::output::` and `environments unread::`.
 
 mod writer;
 
@@ -82,7 +84,7 @@ pub(crate) fn has_colour(stream: &impl RawStream) -> bool {
 /// Writes text to stdout, or to stderr if stdout is for a report.
 ///
 /// # Errors
-/// Those of stdout, a closed pipe among them.
+/// Returns the errors of stdout, a closed pipe among them.
 pub(crate) fn print(text: &str) -> Result<()> {
     if is_stdout_taken() {
         let _ = StderrWriter.write_all(text.as_bytes());
@@ -94,7 +96,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// Writes a value as a line of JSON, as [`print`] does.
 ///
 /// # Errors
-/// Those of [`print`].
+/// Fails as [`print`] does.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
     print(&format!("{}\n", serde_json::to_string(value)?))
 }
@@ -102,7 +104,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
 /// Writes a report to stdout.
 ///
 /// # Errors
-/// Those of [`print`].
+/// Fails as [`print`] does.
 pub(crate) fn print_report(content: &[u8]) -> Result<()> {
     if let Some(writers) = detached() {
         writers.stdout.write_and_wait(content);

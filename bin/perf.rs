@@ -14,6 +14,8 @@
 //! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
 //! | [`report`], [`view`] | the report and the table |
+//!
+//! Tried by its unit tests and `command nccl_tests:: p2p::`.
 
 pub(crate) mod barrier;
 mod bench;

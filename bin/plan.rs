@@ -1,4 +1,6 @@
 //! `shmccl plan`: execution plans of MSCCL++, checked, run, shown, drawn, compared and imported.
+//!
+//! Tried by `command plan:: plan_refusals::`.
 
 pub(crate) mod device;
 mod flags;

@@ -24,7 +24,7 @@ pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// Draws a picture of this width and height on white, and returns the whole file.
 ///
 /// # Errors
-/// Those of the drawing library.
+/// Returns the errors of the drawing library.
 pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String> {
     let mut svg = String::new();
     {
@@ -106,7 +106,7 @@ impl PlotPage<'_> {
     /// Draws the page, and returns the whole file.
     ///
     /// # Errors
-    /// Those of the drawing library.
+    /// Returns the errors of the drawing library.
     pub(crate) fn svg(&self) -> Result<String> {
         svg(SIZE, |root| {
             let (head, rest) = root.split_vertically(84);

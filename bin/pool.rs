@@ -1,5 +1,7 @@
 //! `shmccl coordinator` and `shmccl device`: the two sides of a pool, each in the foreground until
 //! it is interrupted. A coordinator may start devices itself, which end with it.
+//!
+//! Tried by its unit tests and `command coordinator::fleet:: coordinator::embedded::`.
 
 pub(crate) mod flags;
 mod kinds;

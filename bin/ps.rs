@@ -49,7 +49,7 @@ pub(crate) struct PsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// Those of writing the report.
+/// Returns the errors of writing the report.
 pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::check_writable(path)?;

@@ -4,6 +4,8 @@
 //! The service process and the trampoline are this same executable, under two hidden commands. The
 //! trampoline binds every rank to the life of the launcher before the program takes its place. So
 //! programs that do not know this library end with the launcher, too.
+//!
+//! Tried by its unit tests, `command run::` and `environments signals::`.
 
 pub(crate) mod flags;
 mod lines;
@@ -60,7 +62,7 @@ struct Orphans {
 /// Runs the command. The exit code is that of the first cause.
 ///
 /// # Errors
-/// Those of starting the job.
+/// Returns the errors of starting the job.
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     args.check()?;
     if let Err(refusal) = program::check(&args.program[0]) {
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
 /// went wrong. After a failure or an interrupt, output that nobody takes within `grace` is lost.
 ///
 /// # Errors
-/// Those of printing the output, and those of the library but for failures of ranks.
+/// Returns the errors of printing the output, and those of the library but for failures of ranks.
 fn finish(outcome: shmccl::Result<JobOutcome>, lines: &Lines, grace: Duration) -> Result<u8> {
     let closed = || output::failure().map_or(Ok(()), Err).context(output::CANNOT_WRITE);
     match outcome {
@@ -191,7 +193,7 @@ fn code_of(cause: ExitCause) -> i32 {
 /// Serves the fifos of all ranks until they have left: a hidden command.
 ///
 /// # Errors
-/// Those of joining the job, and a start without a launcher.
+/// Returns the errors of joining the job, and a start without a launcher.
 pub(crate) fn serve() -> Result<u8> {
     match join_job()? {
         Some(JoinedAs::Proxy) => Ok(failure::DONE),

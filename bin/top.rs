@@ -3,6 +3,8 @@
 //! Each picture comes from two reads of the shared words, an interval apart. On a terminal a
 //! picture is drawn over the previous one. The mode of the terminal stays as it is, so any end of
 //! the command leaves it intact.
+//!
+//! Tried by its unit tests and `command seeing::`.
 
 mod picture;
 

@@ -6,6 +6,8 @@
 //! | [`plan`] | what device processes are told to measure, and what they report |
 //! | [`device`], [`rounds`] | what they do: algorithms take turns |
 //! | [`choices`] | which algorithms are chosen: cases of a table, and what changes by it |
+//!
+//! Tried by its unit tests and `command tune::`.
 
 mod choices;
 pub(crate) mod device;

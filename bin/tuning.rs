@@ -17,7 +17,7 @@ pub(crate) fn check() -> Result<()> {
 /// Does as [`check`], and notes why a table that nobody has named is passed over.
 ///
 /// # Errors
-/// Those of [`check`].
+/// Fails as [`check`] does.
 pub(crate) fn check_and_note() -> Result<()> {
     check()?;
     let why = Table::passed_over();

@@ -1,4 +1,6 @@
 //! The numbers of jobs and their epochs.
+//!
+//! Tried by `launch` and `meet`.
 
 use std::hash::{BuildHasher, RandomState};
 

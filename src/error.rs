@@ -1,4 +1,6 @@
 //! The one error type of the engine: a variant for each thing that a caller can do about it.
+//!
+//! Tried by its unit tests and `command cli::`.
 
 mod detail;
 mod ending;
@@ -41,7 +43,7 @@ pub enum Error {
     InvalidArgument {
         /// The argument.
         name: &'static str,
-        /// Its value.
+        /// The value of the argument.
         value: u64,
         /// The values that would have been accepted.
         expected: &'static str,
@@ -241,7 +243,7 @@ pub enum Error {
         awaited: Option<Rank>,
         /// The tag of the message that was awaited, unless that is 0 and of a known rank.
         tag: Option<u32>,
-        /// For how long.
+        /// How long it waited.
         waited: Duration,
         /// The rank that holds the others up, where the report tells that: it is awaited, be it by
         /// way of others, and does not wait itself.
@@ -514,7 +516,8 @@ impl From<shmccl_plan::Refusal> for Error {
 }
 
 impl Error {
-    /// That of taking back lost ranks where there is one that the launcher does not start again.
+    /// Returns the error of taking back lost ranks where there is one that the launcher does not
+    /// start again.
     pub(crate) const fn not_restarted() -> Self {
         let needs = "a restart that is left for every lost rank; call shrink to go on without them";
         Self::Unavailable { operation: "recover", needs }
@@ -546,13 +549,15 @@ impl Error {
         }
     }
 
-    /// A meeting that has failed, as this process ended before it had a rank there.
+    /// Returns the error of a meeting that has failed, as this process ended before it had a rank
+    /// there.
     pub(crate) fn died_on_its_way(pid: u32) -> Self {
         let died = format!("process {pid} ended on its way into it, before it had a rank");
         Self::NoMeeting { source: std::io::Error::other(died) }
     }
 
-    /// A wait in `operation`, for `awaited` if for a rank, that has lasted for as long as it may.
+    /// Returns the error of a wait in `operation`, for `awaited` if for a rank, that has lasted for
+    /// as long as it may.
     pub(crate) fn timed_out(operation: &'static str, awaited: Option<Rank>, waited: Duration) -> Self {
         Self::Timeout { operation, awaited, tag: None, waited, straggler: None, report: None }
     }

@@ -1,5 +1,7 @@
 //! Locks on files and directories, whose last holder may be about to be gone; and reading of
 //! regular files, where anything may have their name.
+//!
+//! Tried by its unit tests and `environments defaults::`.
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io;

@@ -11,6 +11,8 @@
 //! | `shmccl::epoch` | epochs that are joined, end, and are followed by another; unusable tables |
 //! | `shmccl::proxy` | proxies that start and stop, and triggers that are refused |
 //! | `shmccl::coordinator` | messages and decisions of a coordinator |
+//!
+//! Tried by `command run::logging::`.
 
 /// See the table.
 pub const LAUNCH: &str = "shmccl::launch";

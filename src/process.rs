@@ -1,5 +1,7 @@
 //! Children of this process, and what it owns; and the state of any process as `/proc` tells it,
 //! which holds at the moment of reading only.
+//!
+//! Tried by its unit tests and `environments namespaces:: presence::`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

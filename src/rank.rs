@@ -1,4 +1,6 @@
 //! The number of a device process, and how many of them a communicator can hold.
+//!
+//! Tried by its unit tests and `scenarios rank_sets::`.
 
 /// The most ranks of one communicator.
 ///

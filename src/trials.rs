@@ -24,6 +24,8 @@
 //!   and no chance in here.
 //! - A way replaces another one only if it costs less by more than the noise ([`NOISE`]).
 //! - Nothing is allocated.
+//!
+//! Tried by its unit tests.
 
 /// What must be left of the cost for another way to be used: a smaller difference is noise.
 pub(crate) const NOISE: f32 = 0.96;

@@ -12,6 +12,8 @@
 //! | [`layout`], [`pattern`], [`case`] | one operation at one size: its data and their check |
 //! | [`timed_case`] | such an operation as a contender |
 //! | [`jobs`], [`lines`], [`mod@format`] | device processes, their lines, and nccl-tests' table |
+//!
+//! Tried by its unit tests and `command nccl_tests:: compare_op::`.
 
 pub mod case;
 pub mod clock;

@@ -33,7 +33,7 @@ pub fn rounds_of(iters: Option<u64>) -> u64 {
 /// Measures as many `rounds`, and makes one row of those that all have in the same place.
 ///
 /// # Errors
-/// Those of `measure`; rounds that differ in their rows.
+/// Fails as `measure` does, or where rounds differ in their rows.
 pub fn in_rounds(rounds: u64, mut measure: impl FnMut() -> Result<Vec<PerfRow>>) -> Result<Vec<PerfRow>> {
     let mut places: Vec<Vec<PerfRow>> = Vec::new();
     for round in 0..rounds {

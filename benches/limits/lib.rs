@@ -13,6 +13,8 @@
 //!
 //! Unsafe code is confined to `sum`, `staged` and the layouts of `flags`, under the trust model of
 //! [`shmccl::shm`].
+//!
+//! Tried by its unit tests.
 #![deny(unsafe_code)]
 
 pub mod flags;

@@ -29,9 +29,9 @@ pub(super) struct Conclusions {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(super) enum Crossovers {
-    /// Of puts.
+    /// Conclusions about puts.
     Puts(PutCrossovers),
-    /// Of the algorithms of a collective operation.
+    /// Conclusions about the algorithms of a collective operation.
     Algorithms(AlgorithmCrossovers),
 }
 

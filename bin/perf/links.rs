@@ -34,7 +34,7 @@ pub(crate) trait PingPongEnd {
 pub(crate) struct MessageRead {
     /// The first word, where there is one: the sender's stamp, if the message is stamped.
     pub(crate) first: u64,
-    /// When the last byte of a stamped message had been read.
+    /// The time when the last byte of a stamped message had been read.
     pub(crate) read_at: u64,
     /// Words that were not what the sender wrote.
     pub(crate) wrong: u64,
@@ -125,7 +125,7 @@ impl MessageLink for FlagEnd {
 pub(crate) struct CopyFlagLink {
     /// The flags.
     pub(crate) flags: FlagEnd,
-    /// From where.
+    /// The source of the transfer.
     pub(crate) source: Span,
     /// Where the peer finds it.
     pub(crate) remote: Span,
@@ -170,9 +170,9 @@ impl<C: Channel> MessageLink for SignalLink<C> {
 pub(crate) struct PutLink<C> {
     /// The channel.
     pub(crate) channel: C,
-    /// From where in this rank's heap.
+    /// The source in this rank's heap.
     pub(crate) source: HeapOffset,
-    /// To where in the peer's.
+    /// The target in the peer's heap.
     pub(crate) target: HeapOffset,
     /// How much.
     pub(crate) len: u64,
@@ -197,7 +197,7 @@ pub(crate) struct PacketLink {
     pub(crate) channel: MemoryChannel,
     /// The kind of packet.
     pub(crate) kind: PacketKind,
-    /// From where in this rank's heap.
+    /// The source in this rank's heap.
     pub(crate) source: HeapOffset,
     /// Where packets go, in either heap. Two halves alternate, since a packet may be overwritten
     /// only after it was read.

@@ -128,9 +128,9 @@ pub(crate) struct BulkTransfer<M> {
 /// CPU time that a slice has cost the thread that moves, or hands over.
 #[derive(Clone, Copy, Debug, Default)]
 struct Charges {
-    /// Of moving, or of handing over and of reading that clock.
+    /// The time of moving, or of handing over and of reading that clock.
     all_ns: u64,
-    /// Of reading that clock as often.
+    /// The time of reading that clock as often.
     reading_ns: u64,
     /// Transfers that were moved or handed over meanwhile.
     moved: u64,

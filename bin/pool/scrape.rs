@@ -38,7 +38,7 @@ const SHUT: Duration = Duration::from_millis(50);
 /// Serves metrics at `address`, in a thread that ends with the process. Returns the actual address.
 ///
 /// # Errors
-/// Those of listening.
+/// Returns the errors of listening.
 pub(super) fn serve(address: SocketAddr, directory: RuntimeDirectory) -> Result<SocketAddr> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot serve metrics at {address}"))?;
@@ -80,7 +80,8 @@ fn answer(question: &str, stream: TcpStream, directory: &RuntimeDirectory) -> Re
 /// Sends the whole answer, in as many pieces as needed.
 ///
 /// # Errors
-/// Those of the system, and [`ErrorKind::TimedOut`] if the last byte finds no room before `until`.
+/// Returns the errors of the system, and [`ErrorKind::TimedOut`] if the last byte finds no room
+/// before `until`.
 fn give(mut stream: TcpStream, mut answer: &[u8], until: Instant) -> io::Result<()> {
     while !answer.is_empty() {
         let left = until.saturating_duration_since(Instant::now());

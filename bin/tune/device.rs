@@ -23,7 +23,7 @@ use crate::output;
 /// Runs as a member of a tuning job.
 ///
 /// # Errors
-/// Those of the job.
+/// Returns the errors of the job.
 pub(crate) fn run() -> Result<()> {
     let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl tune` only"))?;
     let plan: TuneSpec = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;

@@ -47,7 +47,7 @@ struct Candidate {
 /// All ranks call this; only the leading one gets results.
 ///
 /// # Errors
-/// Those of the operation.
+/// Returns the errors of the operation.
 pub(super) fn measure(
     trial: &mut TunedTrial<'_>,
     all_sync: &mut AllSync,
@@ -87,7 +87,7 @@ pub(super) fn measure(
 /// Has operations of `case` done by `algorithm` from now on. Collective.
 ///
 /// # Errors
-/// Those of [`Communicator::set_tuning`].
+/// Fails as [`Communicator::set_tuning`] does.
 pub(super) fn choose(comm: &mut Communicator, case: &Case, algorithm: &AlgorithmName) -> Result<()> {
     if let AlgorithmName::BuiltIn(algorithm) = algorithm {
         comm.set_algorithm(Some(*algorithm));

@@ -25,6 +25,8 @@
 //! assert_eq!(plan.ranks.len(), 2);
 //! # Ok::<(), shmccl_plan::build::BuildError>(())
 //! ```
+//!
+//! Tried by `plans written:: drawn::` and `test_plan_builder.py`.
 
 mod block;
 mod instances;
@@ -45,7 +47,7 @@ pub use line::Line;
 #[derive(Clone, Debug)]
 pub struct Program {
     plan: Plan,
-    /// By rank and block, what the block does so far.
+    /// What each block of each rank does so far.
     drafts: Vec<Vec<Draft>>,
     instances: u32,
     made_at: Option<Arc<str>>,

@@ -8,6 +8,8 @@
 //!
 //! A block is many threads that meet at `nop`s (the *strict* model). A race that is gone where a
 //! block is one thread, as in this library's executor, is told apart.
+//!
+//! Tried by its unit tests and `plans checked:: drawn:: iterated:: mutants:: false_clean::`.
 
 mod classes;
 mod clock;

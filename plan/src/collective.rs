@@ -58,9 +58,9 @@ impl Collective {
 /// Where the input and the output of a rank lie in relation to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overlap {
-    /// In two buffers.
+    /// Input and output are two buffers.
     Apart,
-    /// In the same bytes.
+    /// Input and output are the same bytes.
     Same,
     /// The input of rank r is part r of the output.
     InputInOutput,

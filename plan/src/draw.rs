@@ -4,6 +4,8 @@
 //! operation takes a unit once what it waits for is there. Hovering over a box or a line tells its
 //! bytes. The label of a box tells from which ranks it takes, to which it gives, and in which
 //! steps.
+//!
+//! Tried by `plans shown::` and `command plan::`.
 
 mod flow;
 mod lanes;

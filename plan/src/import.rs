@@ -5,6 +5,8 @@
 //! scratch, a memory channel that signals data one way and credits the other. A sender waits for a
 //! credit before it uses a slot again, and for all credits before it ends, so each launch finds the
 //! mailboxes empty. Dependences between blocks become semaphores, one for each pair of steps.
+//!
+//! Tried by `plans imported::`.
 
 mod lowering;
 mod xml;

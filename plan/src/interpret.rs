@@ -3,6 +3,8 @@
 //! It serves as an oracle. The order in which blocks, proxies and callers take turns follows from a
 //! seed, and blocks are paused between any two units of a transfer. Ranks go from launch to launch
 //! without a barrier, as far as their plan lets them.
+//!
+//! Tried by `plans interpreted:: mutants::`.
 
 mod memory;
 mod schedule;
@@ -23,7 +25,7 @@ pub type Inputs<'a> = &'a dyn Fn(usize, u64) -> Vec<u8>;
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// By rank and launch, the output.
+    /// The output of each rank and launch.
     pub outputs: Vec<Vec<Vec<u8>>>,
     /// Who waits for what never comes; empty where all ranks ended.
     pub stuck: Vec<Stuck>,
@@ -77,7 +79,7 @@ struct Rank {
     is_running: bool,
     signals: Vec<u64>,
     semaphores: Vec<u64>,
-    /// By barrier: arrivals so far.
+    /// How many have arrived at each barrier so far.
     arrivals: Vec<u64>,
     blocks: Vec<Task>,
     /// What was pushed and is not done.

@@ -16,6 +16,8 @@
 //! | write | a plan to JSON | [`mod@write`] |
 //!
 //! The interpreter is slow and simple: the oracle for whatever steps through the same records.
+//!
+//! Tried by its unit tests, `plans` and `plan_runs`.
 #![forbid(unsafe_code)]
 
 pub mod build;

@@ -41,6 +41,8 @@
 //! through one queue of its rank, in that order, and `PushSignal` counts once what was pushed
 //! before it on its port is written. A launch ends when all blocks have, and then flushes what is
 //! in flight.
+//!
+//! Tried by `plans musts:: wrapped::`.
 
 mod code;
 mod counters;

@@ -221,7 +221,7 @@ pub struct Pipeline {
 /// A range of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// Of which buffer.
+    /// The holder of the buffer.
     pub holder: Holder,
     /// The first chunk.
     pub index: u32,
@@ -387,7 +387,7 @@ named! {
 }
 
 impl Code {
-    /// Whether the operation reads or writes packets.
+    /// Returns whether the operation reads or writes packets.
     #[must_use]
     pub fn is_of_packets(self) -> bool {
         matches!(
@@ -404,7 +404,7 @@ impl Code {
         )
     }
 
-    /// Whether the operation combines sources.
+    /// Returns whether the operation combines sources.
     #[must_use]
     pub fn is_reduction(self) -> bool {
         matches!(

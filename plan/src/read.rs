@@ -2,6 +2,8 @@
 //!
 //! A file is parsed level by level, so that each error names its rank, block and operation, and so
 //! that no list is longer than its limit before it is looked into. All errors are reported.
+//!
+//! Tried by `plans broken::`.
 
 mod fields;
 mod operation;
@@ -55,7 +57,7 @@ pub fn read_file(path: &Path) -> Result<Reading, Refusal> {
 /// Returns the files in `directory` that may be plans, those that end in `.json`, by their names.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the errors of the system.
 pub fn files_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;

@@ -1,4 +1,6 @@
 //! The rules of the format that a plan must keep, whatever the size of the message.
+//!
+//! Tried by `plans musts:: on_a_gpu::`.
 
 mod operands;
 pub(crate) mod pipelines;
@@ -109,7 +111,7 @@ fn peers(plan: &Plan, rank: usize, program: &RankProgram, problems: &mut Vec<Pro
     }
 }
 
-/// The indices of a block lie within the lists of its rank.
+/// Checks that the indices of a block lie within the lists of its rank.
 fn entries(program: &RankProgram, block: &Block, at: Place, problems: &mut Vec<Problem>) {
     let mut check = |what: &str, ids: &[u32], count: usize| {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= count) {
@@ -124,7 +126,7 @@ fn entries(program: &RankProgram, block: &Block, at: Place, problems: &mut Vec<P
     check("remote buffer", &block.port_buffers, program.remote_buffers.len());
 }
 
-/// As many blocks use a barrier as its operations say.
+/// Checks that as many blocks use a barrier as its operations say.
 fn barriers(rank: usize, program: &RankProgram, problems: &mut Vec<Problem>) {
     let mut users: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
     let mut uses = Vec::new();

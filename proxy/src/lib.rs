@@ -20,6 +20,8 @@
 //! | [`consumer`] | peek, pop, complete, skip |
 //! | [`service`] | the serving loop and its counters |
 //! | [`snapshot`] | the counters as plain numbers |
+//!
+//! Tried by its unit tests and models and `scenarios fifos:: proxies::`.
 #![forbid(unsafe_code)]
 
 mod atomic;

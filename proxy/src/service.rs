@@ -102,7 +102,7 @@ impl<F: FnMut(usize, &Trigger) -> Result<(), TriggerRefusal>> Handler for F {
 /// Serves one or many fifos. A fifo's index is its place in the list that the service was made
 /// from.
 pub struct Service<H, S> {
-    /// Those that turns go to, then the others.
+    /// The fifos that turns go to, then the others.
     lanes: Vec<FifoLane<H, S>>,
     /// How many lanes turns go to.
     attended: usize,
@@ -211,7 +211,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> Service<H, S> {
 
 /// One fifo of a service.
 struct FifoLane<H, S> {
-    /// Its index.
+    /// The index of the fifo.
     fifo: usize,
     consumer: Consumer<H, S>,
     /// Whether it had producers, or triggers of producers that had gone, when that was asked last.

@@ -28,7 +28,7 @@ use core::ops::BitOr;
 const LEN_BITS: u32 = 28;
 /// Bits of the semaphore id in word 1; the others are in word 0, behind the length.
 const LOW_BITS: u32 = 10;
-/// Those others.
+/// Bits of the semaphore id in word 0.
 const HIGH_BITS: u32 = 4;
 
 const SOURCE_SHIFT: u32 = 32;
@@ -39,7 +39,7 @@ const KIND_SHIFT: u32 = 60;
 /// Where the bit of word 1 is that belongs to the fifo.
 pub(crate) const COMMIT_SHIFT: u32 = 63;
 
-/// That bit.
+/// The bit of word 1 that belongs to the fifo.
 pub(crate) const COMMIT_BIT: u64 = 1 << COMMIT_SHIFT;
 
 /// Names a registered memory region: nine bits.
@@ -176,7 +176,7 @@ pub struct Transfer {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Trigger {
     word0: u64,
-    /// With the commit bit clear.
+    /// The second word, with the commit bit clear.
     word1: u64,
 }
 

@@ -98,7 +98,7 @@ pub(crate) fn meet(
 /// options except their timeout. Meanwhile `guard` checks.
 ///
 /// # Errors
-/// Those of [`meet`]; [`Error::NoPlace`].
+/// Fails as [`meet`] does, or with [`Error::NoPlace`].
 pub(crate) fn meet_as_joiner(
     point: &MeetingPoint,
     timeout: Duration,
@@ -120,7 +120,7 @@ pub(crate) fn meet_as_joiner(
 /// opens the meeting at a point with that name, or fails because another one has.
 ///
 /// # Errors
-/// Those of [`meet`]; [`Error::PeerLost`] of the host, too.
+/// Fails as [`meet`] does, and with [`Error::PeerLost`] of the host.
 pub(crate) fn meet_by_name(
     name: &str,
     part: RankClaim,

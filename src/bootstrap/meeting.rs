@@ -117,7 +117,7 @@ struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClaimedTerms {
     rank: Rank,
-    /// In the order of [`Term::ALL`].
+    /// The terms in the order of [`Term::ALL`].
     terms: [u64; 4],
 }
 

@@ -53,16 +53,16 @@ pub struct Joining {
 pub struct Shared {
     /// What the Welcome decided.
     pub(crate) joining: Joining,
-    /// In order of rank, this member's own included.
+    /// The segments in the order of the ranks, this member's own included.
     pub(crate) segments: Vec<OwnedFd>,
 }
 
 /// One rank's contribution to an all-gather.
 #[derive(Debug)]
 pub struct RankContribution {
-    /// Its bytes, padded with zeros.
+    /// The bytes of the rank, padded with zeros.
     pub bytes: [u8; CONTRIBUTION_LEN],
-    /// Its descriptor, if it sent one.
+    /// The descriptor of the rank, if it sent one.
     pub descriptor: Option<OwnedFd>,
 }
 

@@ -56,7 +56,7 @@ pub(crate) trait ControlMessage: Pod {
     /// The number of this kind of message.
     const KIND: u32;
 
-    /// Its header.
+    /// Returns the header of the message.
     fn header(job_id: u64) -> MessageHeader {
         MessageHeader { magic: MAGIC, version: VERSION, kind: Self::KIND, reserved: 0, job_id }
     }
@@ -228,7 +228,7 @@ messages! {
     }
     /// Member to root, and root to restarted members: the meeting with the survivors.
     Invite = 14, 72 bytes {
-        /// Of the id of the meeting.
+        /// The token of the meeting's id.
         token: [u64; 2],
         /// Bit `r % 64` of word `r / 64`: rank r is to come.
         ranks: [u64; SET_WORDS],

@@ -36,6 +36,9 @@
 //! - The root never waits in a call of its own. It is a state machine that the supervisor's poll
 //!   loop drives.
 //! - Every wait of a member has a deadline, and ends at once when the root hangs up.
+//!
+//! Tried by its unit tests, `meet`, `scenarios kill::gathering:: kill::steps::` and `environments
+//! namespaces::`.
 
 mod control_channel;
 pub(crate) mod environment;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::rank::Rank;
 use crate::shm::system::{has_ended, is_numbered, namespace, start_time};
 
-/// For how long a meeting is left alone: most are over by then.
+/// How long a meeting is left alone: most are over by then.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
 
 /// The time between two looks at all processes.
@@ -29,7 +29,7 @@ pub(super) const CLOSING: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessMark {
     pid: u32,
-    /// In ticks since the machine was started.
+    /// The start of the process, in ticks since the machine was started.
     start: u64,
     /// 0 where it is not known. The first one has the same number on every machine.
     namespace: u32,

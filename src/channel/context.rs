@@ -90,7 +90,8 @@ impl RankContext {
     /// itself included. The errors of its waits carry what `observe` sees.
     ///
     /// # Errors
-    /// Those of [`SymmetricHeap::new`]; [`Error::Setting`] for what the environment says of dumps.
+    /// Fails as [`SymmetricHeap::new`] does, or with [`Error::Setting`] for what the environment
+    /// says of dumps.
     pub(crate) fn new(
         mapped: Arc<EpochMapping>,
         rank: Rank,
@@ -184,8 +185,8 @@ impl RankContext {
         plain::add(&self.cores.spinners, u64::MAX);
     }
 
-    /// This rank has a proxy thread from now on, which sleeps on `doorbell` and counts as long as
-    /// it is awake.
+    /// Notes that this rank has a proxy thread from now on. It sleeps on `doorbell`, and counts as
+    /// long as it is awake.
     pub(crate) fn host_proxy(&self, doorbell: CellRef<ParkCell>) {
         self.cores.proxy.get_or_init(|| doorbell);
     }
@@ -208,7 +209,7 @@ impl RankContext {
 
     #[inline]
     pub(crate) fn policy(&self) -> WaitPolicy {
-        // Whoever pushes for a proxy that sleeps has marked it awake before it waits.
+        // A rank that pushes for a sleeping proxy has marked it awake before it waits itself.
         let is_awake = |doorbell: &CellRef<ParkCell>| !doorbell.is_slept_on();
         let awake = |proxy: Option<&CellRef<ParkCell>>| u64::from(proxy.is_some_and(is_awake));
         let proxies = awake(self.cores.service.as_ref()) + awake(self.cores.proxy.get());

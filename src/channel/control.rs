@@ -91,7 +91,7 @@ impl Control {
     /// Makes the control segment of a new epoch, ready to be handed out.
     ///
     /// # Errors
-    /// Those of [`Segment::create`].
+    /// Fails as [`Segment::create`] does.
     pub(crate) fn create(n_ranks: u32, epoch_id: EpochId) -> Result<(Self, Arc<Segment>)> {
         let segment = Arc::new(Segment::create(&Backing::Anonymous, LEN, epoch_id.identity(None))?);
         segment.commit(0, LEN)?;
@@ -106,7 +106,7 @@ impl Control {
     /// Maps the control segment behind `fd`.
     ///
     /// # Errors
-    /// Those of [`Segment::attach`].
+    /// Fails as [`Segment::attach`] does.
     pub(crate) fn attach(fd: OwnedFd, n_ranks: u32, epoch_id: EpochId) -> Result<Self> {
         let identity = Some(epoch_id.identity(None));
         let segment = Segment::attach(fd, AttachAs::Sealed, &Expected { len: Some(LEN), identity })?;
@@ -137,7 +137,8 @@ impl Control {
         Duration::from_nanos(plain::load(&self.epoch_facts()[BEGAN]))
     }
 
-    /// The number of the job that this one goes on from, as those who have survived it have told.
+    /// Returns the number of the job that this one goes on from, as those who have survived it have
+    /// told.
     pub(crate) fn origin(&self) -> Option<u64> {
         Some(plain::load(&self.epoch_facts()[ORIGIN])).filter(|origin| *origin != 0)
     }
@@ -202,8 +203,8 @@ impl Control {
         self.mapping.cell(DOORBELL).expect("in the layout")
     }
 
-    /// Where ranks tell the proxy service process that a producer of one of their fifos has come or
-    /// gone.
+    /// Returns where ranks tell the proxy service process that a producer of one of their fifos has
+    /// come or gone.
     pub(crate) fn proxy_roster(&self) -> CellRef<Roster> {
         self.mapping.cell(ROSTER).expect("in the layout")
     }
@@ -222,13 +223,13 @@ impl Control {
         self.mapping.cells(AGREEMENT, u64::from(self.n_ranks)).expect("in the layout")
     }
 
-    /// The rounds in which survivors go on, and where they sleep.
+    /// Returns the rounds in which survivors go on, and where they sleep.
     pub(crate) fn rounds(&self) -> (CellSlice<RoundCell>, CellRef<ParkCell>) {
         let cells = self.mapping.cells(ROUNDS, MAX_ROUNDS).expect("in the layout");
         (cells, self.mapping.cell(REGROUP_PARK).expect("in the layout"))
     }
 
-    /// Where those who have met settle whether they begin, and where they sleep meanwhile.
+    /// Returns where those who have met settle whether they begin, and where they sleep meanwhile.
     pub(crate) fn formation(&self) -> (CellRef<RoundCell>, CellRef<ParkCell>) {
         let cell = self.mapping.cell(FORMATION).expect("in the layout");
         (cell, self.mapping.cell(REGROUP_PARK).expect("in the layout"))

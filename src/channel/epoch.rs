@@ -45,7 +45,7 @@ impl EpochMapping {
     /// reserved.
     ///
     /// # Errors
-    /// Those of [`Segment::create`].
+    /// Fails as [`Segment::create`] does.
     pub(crate) fn create_segment(
         epoch_id: EpochId,
         rank: Rank,
@@ -70,7 +70,7 @@ impl EpochMapping {
     /// Maps the segments of all ranks, given in order of rank as peers see them.
     ///
     /// # Errors
-    /// Those of [`Segment::attach`] and of mapping.
+    /// Returns the errors of [`Segment::attach`] and of mapping.
     pub(crate) fn attach(
         epoch_id: EpochId,
         shape: HeapShape,
@@ -130,7 +130,7 @@ impl EpochMapping {
         self.shape.n_ranks()
     }
 
-    /// Which job and which incarnation of it this is, as the headers of its segments say.
+    /// Returns which job and which incarnation of it this is, as the headers of its segments say.
     pub(crate) fn epoch_id(&self) -> EpochId {
         let identity = self.segments[0].header().identity();
         EpochId { job: identity.job, epoch: identity.epoch }
@@ -161,8 +161,8 @@ impl EpochMapping {
         &self.activities[rank.index()]
     }
 
-    /// While this is held, the ranks in this process show no board and hide none: what a board has
-    /// been is memory for something else as soon as it is hidden.
+    /// Locks the boards: while this is held, the ranks in this process show no board and hide none.
+    /// A board is memory for something else as soon as it is hidden.
     pub(crate) fn hold_boards(&self) -> MutexGuard<'_, ()> {
         self.boards.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -77,7 +77,7 @@ struct FifoProducer {
     rank: Rank,
     table: MemoryTable,
     heaps: HeapView,
-    /// Not 0 when something that was copied for it was corrupted.
+    /// A value other than 0 says that something that was copied for this rank was corrupted.
     corrupted: AtomicU64,
 }
 
@@ -188,7 +188,8 @@ impl FifoProducer {
             .map_err(|_| RefusalReason::Source)
     }
 
-    /// The place that `len` bytes at `offset` of memory `id` start at, if they are all in bounds.
+    /// Returns the place that `len` bytes at `offset` of memory `id` start at, if they are all in
+    /// bounds.
     #[inline]
     fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Option<HeapPlace> {
         let (rank, region) = self.table.resolve(id, offset, len).ok()?;

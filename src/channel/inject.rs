@@ -22,7 +22,7 @@ impl RankContext {
     /// is planned.
     ///
     /// # Errors
-    /// Those of [`RankContext::enter_verb`] and of [`RankContext::can_call`].
+    /// Fails as [`RankContext::enter_verb`] or [`RankContext::can_call`] does.
     #[inline]
     pub(crate) fn enter(&self, operation: &'static str) -> Result<()> {
         if self.is_open() { Ok(()) } else { self.enter_slowly(operation) }
@@ -141,7 +141,7 @@ fn tell(mapped: &EpochMapping, rank: Rank, injector: &Injector, hit: FaultHit) {
 fn pause(mapped: &EpochMapping, time: Duration) {
     let policy = WaitPolicy { spins: 0, park_after: Duration::ZERO };
     let waiting = Waiting::new(mapped.kernel(), mapped.revocation(), policy, time);
-    // That it times out is what it is for.
+    // This wait is for its time-out.
     let _over = wait_until(&waiting, &ParkCell::default(), || None::<()>);
 }
 
@@ -154,7 +154,7 @@ fn kill_process() -> ! {
 /// The faults of a proxy, by the ranks that push into its fifos.
 #[derive(Debug)]
 pub(crate) struct ProxyFaults {
-    /// By fifo.
+    /// The injector of each fifo; `None` where nothing is planned.
     injectors: Vec<Option<Arc<Injector>>>,
     /// Whether the proxy is a process, which a stop ends.
     is_process: bool,
@@ -170,7 +170,7 @@ pub(super) enum TriggerOutcome {
 }
 
 impl ProxyFaults {
-    /// Those of `injectors`, one for each fifo; `None` where nothing is planned.
+    /// Holds `injectors`, one for each fifo; `None` where nothing is planned.
     pub(crate) fn new(injectors: Vec<Option<Arc<Injector>>>, is_process: bool) -> Option<Self> {
         let any = injectors.iter().any(Option::is_some);
         any.then_some(Self { injectors, is_process, is_stopped: false })

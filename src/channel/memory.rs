@@ -139,7 +139,7 @@ impl MemoryChannel {
     /// only.
     ///
     /// # Errors
-    /// Those of [`Channel::wait`].
+    /// Fails as [`Channel::wait`] does.
     #[inline]
     pub fn relaxed_wait(&mut self) -> Result<()> {
         self.verb(Verb::RELAXED_WAIT, 0, |channel| {
@@ -178,8 +178,8 @@ impl MemoryChannel {
     /// `target` of it.
     ///
     /// # Errors
-    /// Those of [`MemoryChannel::put_packets`] (here `source` is where packets are) and of
-    /// [`Channel::wait`]; after the latter a part of the target may have been written.
+    /// Fails as [`MemoryChannel::put_packets`] does, where `source` is the place of the packets, or
+    /// as [`Channel::wait`] does. After the latter a part of the target may have been written.
     #[inline]
     pub fn unpack_packets(
         &mut self,
@@ -207,13 +207,13 @@ impl MemoryChannel {
 
     /// Does `run`, which is `verb`. One that the program has called may be struck by a
     /// fault, and it may be noted.
-    // What is usual looks at one word, and has `run` in line.
+    // Fast path: one load, and `run` is inlined.
     #[inline]
     fn verb<T>(&mut self, verb: Verb, len: u64, run: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.context.is_plain() { run(self) } else { self.verb_watched(verb, len, run) }
     }
 
-    // Not cold: who traces is in a hurry, too.
+    // Not `#[cold]`: tracing has to stay cheap.
     #[inline(never)]
     fn verb_watched<T>(
         &mut self,
@@ -254,13 +254,13 @@ impl MemoryChannel {
         }
     }
 
-    /// A place in this rank's heap.
+    /// Returns a place in this rank's heap.
     #[inline]
     fn mine(&self, offset: HeapOffset) -> HeapPlace {
         HeapPlace { rank: self.context.rank(), offset }
     }
 
-    /// A place in the peer's heap.
+    /// Returns a place in the peer's heap.
     #[inline]
     fn theirs(&self, offset: HeapOffset) -> HeapPlace {
         HeapPlace { rank: self.peer, offset }

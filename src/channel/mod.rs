@@ -17,6 +17,9 @@
 //! S1). Puts of different channels are not ordered among each other, and nothing is promised about
 //! a put that neither a signal followed nor, once it was done, a barrier or another call of the
 //! ranks concerned ([`Collectives`](crate::Collectives)).
+//!
+//! Tried by its unit tests and `scenarios verbs:: channel_slots:: fifos:: proxies:: packets::
+//! refused_triggers:: hostile:: waits::`.
 
 mod context;
 mod control;
@@ -63,7 +66,7 @@ pub const SEMAPHORE_LEN: u64 = size_of::<SemaphoreCell>() as u64;
 /// of the first kind has moved nothing. A channel that has outlived all communicators of its rank
 /// only returns [`crate::Error::Unavailable`], and what has arrived by then.
 pub trait Channel {
-    /// The rank at the other end.
+    /// Returns the rank at the other end.
     fn peer(&self) -> Rank;
 
     /// Copies `len` bytes at `source` of this rank's heap to `target` of the peer's. Tells the peer
@@ -79,10 +82,10 @@ pub trait Channel {
     /// there returns.
     fn signal(&mut self) -> Result<()>;
 
-    /// A put and the signal that announces it.
+    /// Does a put and the signal that announces it.
     fn put_with_signal(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
 
-    /// A put, the signal that announces it, and a flush.
+    /// Does a put, the signal that announces it, and a flush.
     fn put_with_signal_and_flush(&mut self, target: HeapOffset, source: HeapOffset, len: u64) -> Result<()>;
 
     /// Returns when the sources of all earlier puts of this channel may be written again.

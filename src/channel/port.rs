@@ -43,7 +43,7 @@ impl Pusher {
     /// it can have.
     ///
     /// # Errors
-    /// Those of [`Pusher::sole`].
+    /// Fails as [`Pusher::sole`] does.
     pub(crate) fn shared(fifo: &FifoCells) -> Result<Option<Self>> {
         Ok(open_fifo(fifo)?.shared_producer().ok().map(Self::Shared))
     }
@@ -165,8 +165,8 @@ impl PortChannel {
         })
     }
 
-    /// How many triggers of this channel's fifo were pushed and are not yet served, now or a moment
-    /// ago.
+    /// Returns how many triggers of this channel's fifo were pushed and are not yet served, now or
+    /// a moment ago.
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.port.pusher.header().snapshot(FIFO_SLOTS).depth
@@ -328,8 +328,8 @@ impl Drop for PortChannel {
             return;
         }
         if !self.pending || !std::thread::panicking() && self.flush_all().is_ok() {
-            // Not what was pushed: a handler of the user's own may have raised the semaphore less
-            // often.
+            // The semaphore itself is read, since a handler of the user's own may have raised it
+            // less often than pushes asked for.
             let outbound = self.slot.semaphore_index(self.context.rank());
             let Ok(outbound) = self.context.semaphore(self.slot.peer, outbound) else { return };
             let counts = SignalCounts { sent: outbound.value(), received: self.inbound.consumed() };

@@ -44,16 +44,16 @@ pub(crate) struct ProxyWaitPoint {
 }
 
 impl ProxyWaitPoint {
-    /// Of the proxy thread of `rank`.
+    /// Returns the wait point of the proxy thread of `rank`.
     ///
     /// # Errors
-    /// None in a job that is intact.
+    /// Does not fail in a job that is intact.
     pub(crate) fn of_thread(mapped: &EpochMapping, rank: Rank) -> Result<Self> {
         let cells = mapped.cells(rank);
         Ok(Self { doorbell: cells.fifo(0)?.doorbell, roster: cells.roster() })
     }
 
-    /// Of the service process.
+    /// Returns the wait point of the service process.
     pub(crate) fn of_process(mapped: &EpochMapping) -> Self {
         Self { doorbell: mapped.control().proxy_doorbell(), roster: mapped.control().proxy_roster() }
     }
@@ -68,7 +68,7 @@ pub(crate) struct ServedFifos {
 }
 
 impl ServedFifos {
-    /// The first `n_fifos` fifos of each of `ranks`.
+    /// Returns the first `n_fifos` fifos of each of `ranks`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than there are.
@@ -126,7 +126,7 @@ impl Drop for ProxyThread {
 /// `faults`, and takes checksums if so. It notes what it does in `rings`, where there are any.
 ///
 /// # Errors
-/// Those of [`ProxyThread::start`].
+/// Fails as [`ProxyThread::start`] does.
 pub(crate) fn serve_all(
     mapped: &Arc<EpochMapping>,
     spinners: u32,
@@ -175,7 +175,7 @@ impl<T: Handler> Handler for Traced<T> {
         *number += 1;
         let (begun, kind) = (lane.now(), trigger.kind());
         let done = self.inner.handle(fifo, trigger);
-        // Where it only copies, whom it concerns is in the memory that it names.
+        // A trigger that only copies names its peer by the memory.
         let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
         let span = TraceSpan::of(Verb::trigger(kind)).numbered(*number);
         let span = if kind.contains(TriggerKind::SIGNAL) { span.with(Rank::known(peer)) } else { span };
@@ -324,7 +324,7 @@ impl Server {
         })
     }
 
-    /// Whether it was told to stop, the epoch has ended, or nobody is left who could push.
+    /// Returns whether it was told to stop, the epoch has ended, or nobody is left who could push.
     fn is_over(&self) -> bool {
         self.stop.is_open() || ServiceWatch { mapped: &self.mapped, ranks: &self.ranks }.check().is_some()
     }
@@ -345,7 +345,7 @@ impl Server {
     }
 }
 
-/// The fifo in `cells`.
+/// Returns the fifo in `cells`.
 ///
 /// # Errors
 /// [`Error::Layout`] when its shared state makes no sense.

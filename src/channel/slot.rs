@@ -34,14 +34,14 @@ pub(crate) struct SignalCounts {
 pub(crate) struct ChannelSlot {
     /// The peer it faces.
     pub(crate) peer: Rank,
-    /// Its number among the slots of the pair.
+    /// The number of the slot among those of the pair.
     pub(crate) number: u32,
-    /// Where its semaphores stand.
+    /// The counts of the slot's semaphores.
     pub(crate) counts: SignalCounts,
 }
 
 impl ChannelSlot {
-    /// Where `rank`'s semaphores keep what comes from `from` over this slot.
+    /// Returns where `rank`'s semaphores keep what comes from `from` over this slot.
     pub(crate) fn semaphore_index(&self, from: Rank) -> u32 {
         from.get() * MAX_CHANNELS_PER_PEER + self.number
     }
@@ -89,7 +89,8 @@ impl ChannelSlots {
         Ok(place.occupy(OpenedBy::Alone, peer, number))
     }
 
-    /// The highest free slot towards `peer` below number `limit`, which is not taken by this.
+    /// Returns the highest free slot towards `peer` below number `limit`, which is not taken by
+    /// this.
     ///
     /// # Errors
     /// [`Error::Exhausted`] when there is none.
@@ -100,7 +101,7 @@ impl ChannelSlots {
     /// Takes that slot.
     ///
     /// # Errors
-    /// Those of [`ChannelSlots::highest_below`].
+    /// Fails as [`ChannelSlots::highest_below`] does.
     fn take_highest_below(&self, peer: Rank, limit: u32) -> Result<ChannelSlot> {
         let places = &mut self.lock()[peer.index()];
         let number = highest_free(places, limit)?;
@@ -162,7 +163,7 @@ impl ReservedSlot {
         Some(Self { context: Arc::clone(context), slot: Some(slot) })
     }
 
-    /// Its number.
+    /// Returns the number of the slot.
     pub(crate) fn number(&self) -> u32 {
         self.slot().number
     }
@@ -180,7 +181,7 @@ impl ReservedSlot {
         Ok(())
     }
 
-    /// The slot, for a channel that gives it back.
+    /// Returns the slot, for a channel that gives it back.
     pub(crate) fn take(mut self) -> ChannelSlot {
         self.slot.take().expect("it is taken once")
     }
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_that_was_agreed_on_can_lie_anywhere_and_the_programs_own_stay_below() {
+    fn a_slot_that_was_agreed_on_can_lie_anywhere_and_the_programs_own_stay_below() {
         let (slots, peer) = (ChannelSlots::new(2), Rank::known(1));
         let mut own: Vec<_> = (0..16).map(|_| slots.take(peer).unwrap()).collect();
         assert!(slots.take_exactly(peer, 9).is_none() && slots.highest_below(peer, 16).is_err());
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_has_a_limited_number_of_seats() {
+    fn a_pair_has_a_limited_number_of_slots() {
         let slots = ChannelSlots::new(2);
         for _ in 0..MAX_CHANNELS_PER_PEER {
             slots.take(Rank::known(0)).unwrap();

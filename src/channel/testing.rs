@@ -54,21 +54,21 @@ pub(super) fn context(mapped: &Arc<EpochMapping>, rank: Rank, timeout: Duration)
     Arc::new(context)
 }
 
-/// The bytes of `region` in the heap of `rank`.
+/// Returns the bytes of `region` in the heap of `rank`.
 pub(super) fn bytes(context: &RankContext, rank: Rank, region: Region) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(region.len).unwrap()];
     context.heap().view().span(rank, region).unwrap().copy_out(0, &mut bytes).unwrap();
     bytes
 }
 
-/// A proxy of the first fifo of [`OWN`] with a handler.
+/// Returns a proxy of the first fifo of [`OWN`] with a handler.
 pub(super) fn proxy(mapped: &Arc<EpochMapping>, handler: impl Handler + Send + 'static) -> ProxyThread {
     let served = ServedFifos::of(mapped, [OWN], 1, wait_point(mapped)).unwrap();
     ProxyThread::start(mapped, served, WaitPolicy::OVERSUBSCRIBED, handler).unwrap()
 }
 
-/// A channel from [`OWN`], whose context it is, to [`PEER`] over that fifo, which it shares with
-/// others like it.
+/// Returns a channel from [`OWN`], whose context it is, to [`PEER`] over that fifo, which it shares
+/// with others like it.
 pub(super) fn channel(context: &Arc<RankContext>) -> PortChannel {
     let fifo = context.mapped().cells(OWN).fifo(0).unwrap();
     let pusher = Pusher::shared(&fifo).unwrap().unwrap();

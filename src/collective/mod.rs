@@ -32,6 +32,8 @@
 //! the order of the ranks, ((r0 op r1) op r2) and so on, by one rank for all or by all alike. So
 //! the bits are the same in every run, unless the caller, or a tuning table from a file, asks for
 //! an algorithm. [`Algorithm`] says in which order each of them combines.
+//!
+//! Tried by its unit tests and `scenarios oracle:: collectives:: algorithms:: groups::`.
 
 mod call;
 mod engine;

@@ -37,7 +37,7 @@ impl Communicator {
     /// all. Collective.
     ///
     /// # Errors
-    /// Those of [`Communicator::alloc`].
+    /// Fails as [`Communicator::alloc`] does.
     pub fn alloc_region(&mut self, len: u64, align: u64) -> Result<Region> {
         self.check_all_ranks()?;
         self.context().enter(Operation::Alloc.name())?;
@@ -106,7 +106,7 @@ impl Communicator {
     /// Frees what [`Communicator::alloc_region`] returned, on every rank. Collective.
     ///
     /// # Errors
-    /// Those of [`Communicator::free`].
+    /// Fails as [`Communicator::free`] does.
     pub fn free_region(&mut self, region: Region) -> Result<()> {
         self.check_all_ranks()?;
         self.context().enter(Operation::Free.name())?;

@@ -44,8 +44,8 @@ impl Communicator {
 /// it back ([`Communicator::recover`]): see [`Communicator::on_recovery`].
 ///
 /// # Errors
-/// Those of [`join_from_env`], of creating and mapping segments, and [`Error::PeerLost`] when a
-/// rank is lost meanwhile.
+/// Fails as [`join_from_env`] does, where segments cannot be created or mapped, and with
+/// [`Error::PeerLost`] when a rank is lost meanwhile.
 pub fn join_job() -> Result<Option<JoinedAs>> {
     let Some(joining) = join_from_env()? else { return Ok(None) };
     if joining.restarts > 0 {

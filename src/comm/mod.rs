@@ -13,6 +13,8 @@
 //! | `calls` | executes its calls: at once, together, on streams, or in the background |
 //! | `recovery` | brings the job into a new epoch, after a loss or with more ranks |
 //! | `checkpoint` | writes what its ranks hold into files, and reads it again |
+//!
+//! Tried by its unit tests and `scenarios communicators:: arenas:: departures:: growth::`.
 
 mod alloc;
 mod arena;
@@ -76,7 +78,7 @@ pub use recovery::shrink::Shrunk;
 #[derive(Debug)]
 pub struct Communicator {
     rank: Rank,
-    /// Its ranks as the job numbers them, in order.
+    /// The ranks of the communicator as the job numbers them, in order.
     members: Arc<[Rank]>,
     /// The barrier of all ranks of the job; in the job's first communicator only.
     job_barrier: Option<JobBarrier>,
@@ -127,7 +129,8 @@ impl Communicator {
         u32::try_from(self.members.len()).expect("at most 256 members")
     }
 
-    /// Its ranks as the job numbers them, in the order of their numbers in it.
+    /// Returns the ranks of the communicator as the job numbers them, in the order of their numbers
+    /// in it.
     #[must_use]
     pub fn members(&self) -> &[Rank] {
         &self.members

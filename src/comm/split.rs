@@ -60,7 +60,7 @@ impl Communicator {
     /// Collective.
     ///
     /// # Errors
-    /// Those of [`Communicator::split`].
+    /// Fails as [`Communicator::split`] does.
     pub fn duplicate(&mut self) -> Result<Self> {
         let whole = self.derive(Operation::Duplicate, Some(0), 0)?;
         Ok(whole.expect("this member has named a colour"))
@@ -192,7 +192,7 @@ impl Communicator {
     /// Makes the engine of the job's first communicator, for the first operation that needs it.
     ///
     /// # Errors
-    /// Those of [`Communicator::alloc`]; a later failure ends the epoch.
+    /// Fails as [`Communicator::alloc`] does. A later failure ends the epoch.
     #[cold]
     pub(super) fn first_engine(&mut self, call: CallSignature, table: Result<Table>) -> Result<Engine> {
         let operation = call.operation().unwrap_or(Operation::Prepare);
@@ -218,7 +218,7 @@ impl Communicator {
         part: Region,
     ) -> Result<Engine> {
         let n_members = self.members.len() as u64;
-        // At the same place on all ranks, as nobody else takes from it.
+        // The place is the same on all ranks, as nobody else takes from the workspace.
         let mine = self.membership.workspace.take_from(part, n_members)?;
         self.clear(mine, n_members)?;
         self.reclaim_engine();

@@ -140,7 +140,7 @@ impl Agent {
         steps
     }
 
-    /// Whether the order is meant for its present state.
+    /// Returns whether the order is meant for its present state.
     fn fits(&self, order: &DeviceOrder) -> bool {
         let Some(membership) = &self.report.membership else {
             return match order {

@@ -142,18 +142,18 @@ impl KillableDevices {
     }
 }
 
-/// Whether the process of a device has ended, be it waited for or not. A process that the system
-/// does not show counts as living.
+/// Returns whether the process of a device has ended, be it waited for or not. A process that the
+/// system does not show counts as living.
 pub(super) fn is_dead(device: DeviceId) -> bool {
     has_process_ended(device.get())
 }
 
-/// Whether this process was started as a device.
+/// Returns whether this process was started as a device.
 pub(super) fn is_device() -> bool {
     set(DEVICE).is_some()
 }
 
-/// Whether both are one directory.
+/// Returns whether both are one directory.
 fn is_same(one: &Path, other: &Path) -> bool {
     let file = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     match (file(one), file(other)) {

@@ -110,7 +110,7 @@ impl Client {
     /// one was in, however short. Of [`u64::MAX`] it returns the number of the newest change.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Returns the errors of the connection.
     pub fn changes(&mut self, after: u64) -> Result<Changes> {
         let Reply::Changes(mut all) = self.ask(ClientRequest::Changes { after })? else {
             return Err(unexpected());
@@ -128,7 +128,7 @@ impl Client {
     /// Returns how all communicators are doing.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Returns the errors of the connection.
     pub fn list(&mut self) -> Result<Vec<CommStatus>> {
         let mut all = Vec::<CommStatus>::new();
         loop {
@@ -147,7 +147,7 @@ impl Client {
     /// Returns all devices of the pool.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Returns the errors of the connection.
     pub fn devices(&mut self) -> Result<Vec<DeviceStatus>> {
         let Reply::Devices(all) = self.ask(ClientRequest::Devices)? else { return Err(unexpected()) };
         Ok(all)
@@ -156,7 +156,7 @@ impl Client {
     /// Returns the figures of the coordinator.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Returns the errors of the connection.
     pub fn metrics(&mut self) -> Result<Metrics> {
         let Reply::Metrics(metrics) = self.ask(ClientRequest::Metrics)? else { return Err(unexpected()) };
         Ok(metrics)
@@ -276,7 +276,7 @@ impl Client {
     /// device reads what its rank has written. All is checked before a byte changes.
     ///
     /// # Errors
-    /// Those of [`Client::checkpoint`].
+    /// Fails as [`Client::checkpoint`] does.
     pub fn restore(&mut self, comm: CommId, directory: impl AsRef<Path>) -> Result<u64> {
         let directory = whole_path(directory.as_ref())?;
         self.checkpoint_by(ClientRequest::Restore { comm, directory })

@@ -79,7 +79,7 @@ impl RuntimeDirectory {
     /// Opens the directory at `path`, and makes it if it is not there: for a pool of one's own.
     ///
     /// # Errors
-    /// Those of [`RuntimeDirectory::open`].
+    /// Fails as [`RuntimeDirectory::open`] does.
     pub fn at(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let socket = path.join(SOCKET);
@@ -115,7 +115,7 @@ impl RuntimeDirectory {
     /// Makes a directory within the user's for a pool of this process, which is to remove it.
     ///
     /// # Errors
-    /// Those of [`RuntimeDirectory::open`].
+    /// Fails as [`RuntimeDirectory::open`] does.
     pub(super) fn private() -> Result<Self> {
         let parent = Self::open()?.path;
         Self::sweep_pools(&parent, false)?;
@@ -175,8 +175,8 @@ impl ProcessEnvironment {
     }
 }
 
-/// Whether this user has, or can make, a directory at `path` that is short enough for a socket.
-/// What a relative path means is another process's to say.
+/// Returns whether this user has, or can make, a directory at `path` that is short enough for a
+/// socket. What a relative path means is another process's to say.
 fn is_of_use(path: &Path) -> bool {
     let is_short = path.join(SOCKET).as_os_str().len() <= MAX_SOCKET;
     let may_make = |parent: &Path| access(&parent.join("."), AccessFlags::W_OK | AccessFlags::X_OK).is_ok();

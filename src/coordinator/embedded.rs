@@ -30,7 +30,7 @@ use crate::sync::grace::Grace;
 /// The properties of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Its devices, by kind.
+    /// The devices of the pool, by kind.
     pub devices: Vec<DeviceKind>,
     /// The program to start for each device: it calls [`Device::from_env`](super::Device::from_env)
     /// and serves. By default it is the running executable, with its own arguments.
@@ -127,7 +127,7 @@ impl Pool {
     /// Starts a coordinator and so many devices, which have all registered when this returns.
     ///
     /// # Errors
-    /// Those of [`Pool::start_with`].
+    /// Fails as [`Pool::start_with`] does.
     pub fn start(devices: usize) -> Result<Self> {
         Self::start_with(&PoolOptions { devices: vec![DeviceKind::new(devices)], ..PoolOptions::default() })
     }
@@ -206,7 +206,7 @@ impl Pool {
     /// Connects with the coordinator. There may be many clients, in any threads.
     ///
     /// # Errors
-    /// Those of [`Client::connect`].
+    /// Fails as [`Client::connect`] does.
     pub fn client(&self) -> Result<Client> {
         Client::connect(&self.directory, self.timeout)
     }

@@ -192,7 +192,7 @@ pub enum RequestError {
     WrongState {
         /// The communicator.
         comm: CommId,
-        /// Its state.
+        /// The state of the communicator.
         state: CommState,
         /// The states in which it would take the request.
         needs: String,

@@ -120,8 +120,8 @@ pub struct DeviceEnd {
 }
 
 impl DeviceEnd {
-    /// Whether it has ended as if it was told to: in order, or by SIGINT, SIGTERM or SIGHUP. These
-    /// kill a device that has only just begun.
+    /// Returns whether it has ended as if it was told to: in order, or by SIGINT, SIGTERM or
+    /// SIGHUP. These kill a device that has only just begun.
     #[must_use]
     pub fn was_told(&self) -> bool {
         let ends = |signal| [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].contains(&signal);
@@ -131,14 +131,14 @@ impl DeviceEnd {
         self.status.is_some_and(was_told)
     }
 
-    /// Whether another one may be started in its place.
+    /// Returns whether another one may be started in its place.
     #[must_use]
     pub fn can_restart(&self) -> bool {
         self.restarts > 0 && !self.was_told()
     }
 
-    /// Whether another one should be started in its place: one may be, and a device in that place
-    /// has worked before.
+    /// Returns whether another one should be started in its place: one may be, and a device in that
+    /// place has worked before.
     ///
     /// That is this one, if it `has_registered` with its coordinator or was taken over, or the one
     /// that it has replaced. A device that has never registered was described wrongly, or the

@@ -97,7 +97,7 @@ pub(super) enum PeerRole {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum DeviceMessage {
-    /// Its state: first of all, and whenever that has changed.
+    /// The state of the device: first of all, and whenever that has changed.
     State(Box<DeviceReport>),
     /// A sign that it does not hang.
     Heartbeat,
@@ -133,9 +133,9 @@ pub(super) struct CopyOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CopyDirection {
-    /// To the device.
+    /// Bytes go to the device.
     Put,
-    /// From the device.
+    /// Bytes come from the device.
     Get,
 }
 

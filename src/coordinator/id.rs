@@ -94,7 +94,7 @@ impl CommId {
         self.0
     }
 
-    /// Whether it can be counted on from.
+    /// Returns whether it can be counted on from.
     pub(super) const fn is_sound(self) -> bool {
         self.0 < MAX_NUMBER
     }

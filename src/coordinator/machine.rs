@@ -72,7 +72,8 @@ pub struct CoordinatorSettings {
     /// For what it does with other devices, it has four times its own timeout in addition. A living
     /// member of an adopted communicator has as long to come back.
     pub patience_ms: u64,
-    /// When a device without heartbeats counts as lost, whether it has orders or not.
+    /// The time after which a device without heartbeats counts as lost, whether it has orders or
+    /// not.
     pub hang_rule: Option<HangRule>,
     /// Whether a device that counts as lost although its process lives is left as it is, for a
     /// debugger.
@@ -206,8 +207,8 @@ pub(super) struct CoordinatorMachine {
 }
 
 impl Default for CoordinatorSettings {
-    /// Half a second for devices to come back, five seconds for orders, and ten missing heartbeats,
-    /// two a second. No device that hangs is spared.
+    /// Gives devices half a second to come back, five seconds for orders, and ten missing
+    /// heartbeats, two a second. No device that hangs is spared.
     fn default() -> Self {
         let hang_rule = HangRule::new(Duration::from_millis(500), 10, 10).expect("a rule");
         Self { adopt_ms: 500, patience_ms: 5000, hang_rule: Some(hang_rule), spares_hung: false }
@@ -281,7 +282,8 @@ impl CoordinatorMachine {
         Some(self.clock_ms.unwrap_or_default().saturating_add(left))
     }
 
-    /// Whether devices have had the time to come back after a restart, so that requests are taken.
+    /// Returns whether devices have had the time to come back after a restart, so that requests are
+    /// taken.
     pub(super) fn is_open(&self) -> bool {
         self.opens_ms.is_some_and(|opens| self.judged_ms >= opens)
     }

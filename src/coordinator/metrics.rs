@@ -33,9 +33,9 @@ pub struct Metrics {
 pub struct CommMetrics {
     /// The communicator.
     pub comm: CommId,
-    /// Its state.
+    /// The state of the communicator.
     pub state: CommState,
-    /// Its epoch.
+    /// The epoch of the communicator.
     pub epoch: u64,
     /// How many devices it has.
     pub devices: u64,

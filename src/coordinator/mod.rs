@@ -28,6 +28,9 @@
 //! - `adoption/` is about devices that outlive a killed coordinator. The rest is read without it.
 //!
 //! Functions fail with a [`CoordinatorError`], which has the error of the engine as a variant.
+//!
+//! Tried by its unit tests, simulated histories among them, `command coordinator::` and
+//! `whole_group`.
 
 mod adoption;
 mod agent;

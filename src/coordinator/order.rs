@@ -180,7 +180,8 @@ impl CommFormation {
         (0..).zip(&self.members).find_map(|(rank, member)| (*member == device).then_some(rank))
     }
 
-    /// Whether it is possible: its numbers can be counted on from, and its members can be ranks.
+    /// Returns whether it is possible: its numbers can be counted on from, and its members can be
+    /// ranks.
     fn is_sound(&self) -> bool {
         let unique: std::collections::BTreeSet<_> = self.members.iter().collect();
         self.comm.is_sound()
@@ -198,7 +199,7 @@ impl DeviceReport {
 }
 
 impl DeviceMembership {
-    /// Whether it is possible, and short enough to be kept.
+    /// Returns whether it is possible, and short enough to be kept.
     pub(super) fn is_sound(&self) -> bool {
         let last = self.last.iter().filter_map(|last| last.failure.as_deref());
         let next = match &self.phase {
@@ -214,7 +215,7 @@ impl DeviceMembership {
             && self.last.iter().filter_map(|last| last.report.as_ref()).all(|it| it.len() <= MAX_REPORT)
     }
 
-    /// Whether the device is a newcomer that is not with the members of its epoch yet.
+    /// Returns whether the device is a newcomer that is not with the members of its epoch yet.
     pub(super) fn is_outside(&self) -> bool {
         self.formation.epoch > 1 && !self.has_met
     }

@@ -185,7 +185,7 @@ pub struct Changes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartedGroup {
-    /// Its name.
+    /// The name of the group.
     pub group: GroupId,
     /// The devices that its calls are for, in the order of their ranks. They are the same for as
     /// long as it is open.
@@ -237,12 +237,12 @@ pub enum CommState {
 pub struct CommStatus {
     /// The communicator.
     pub comm: CommId,
-    /// Its state.
+    /// The state of the communicator.
     pub state: CommState,
     /// The epoch: 1, and one more for each loss after which it has gone on, and each time that it
     /// has grown.
     pub epoch: u64,
-    /// Its devices, in the order of their ranks.
+    /// The devices of the communicator, in the order of their ranks.
     pub devices: Vec<DeviceId>,
     /// The lost ones of them.
     pub lost: Vec<DeviceId>,
@@ -256,7 +256,7 @@ pub struct CommStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupOutcome {
-    /// Its number.
+    /// The number of the group.
     pub group: u64,
     /// Why it failed; `None` when it succeeded.
     pub failure: Option<String>,
@@ -298,7 +298,7 @@ impl GroupOutcome {
 pub struct DeviceStatus {
     /// The device.
     pub device: DeviceId,
-    /// Its addresses.
+    /// The addresses of the device.
     pub range: AddressRange,
     /// The communicator that it belongs to; `None` when it is free.
     pub comm: Option<CommId>,
@@ -310,7 +310,7 @@ pub struct DeviceStatus {
 pub(super) struct Location {
     /// The communicator that the device belongs to. A client that names another one is refused.
     pub(super) comm: CommId,
-    /// Its addresses.
+    /// The addresses of the device.
     pub(super) range: AddressRange,
     /// The name of its socket in the abstract namespace, which vanishes with the device.
     pub(super) socket: String,
@@ -321,7 +321,7 @@ impl CommState {
     pub(super) const LIVING: [Self; 6] =
         [Self::Init, Self::Ready, Self::InProgress, Self::Growing, Self::Failed, Self::Finalizing];
 
-    /// Whether the communicator has ended.
+    /// Returns whether the communicator has ended.
     #[must_use]
     pub const fn has_ended(self) -> bool {
         matches!(self, Self::Finalized | Self::Destroyed)

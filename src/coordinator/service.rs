@@ -200,7 +200,7 @@ impl Coordinator {
     /// clients can see it. So the program can tell what follows from a failure.
     ///
     /// # Errors
-    /// Those of [`Coordinator::serve`].
+    /// Fails as [`Coordinator::serve`] does.
     pub fn serve_until(mut self, end: impl FnOnce()) -> Result<(), CoordinatorError> {
         let now_ms = self.now_ms();
         self.handle(CoordinatorEvent::Tick(now_ms));

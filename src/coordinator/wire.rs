@@ -66,7 +66,8 @@ impl Frames {
         self.bytes.len() - self.taken
     }
 
-    /// Whether there is something to take out: a whole message, or bytes that can never become one.
+    /// Returns whether there is something to take out: a whole message, or bytes that can never
+    /// become one.
     pub(super) fn has_next(&self) -> bool {
         !matches!(self.whole(), Ok(None))
     }
@@ -156,7 +157,8 @@ where
 /// Sends a message to the peer.
 ///
 /// # Errors
-/// Those of [`read`]; [`CoordinatorError::MessageTooLong`], and then nothing was sent.
+/// Fails as [`read`] does, or with [`CoordinatorError::MessageTooLong`]. Nothing was sent after the
+/// latter.
 pub(super) fn write<T>(stream: &mut impl Write, message: &T, context: IoContext) -> Result<()>
 where
     T: Serialize,
@@ -203,12 +205,12 @@ impl PeerConnection {
         self.outgoing.len()
     }
 
-    /// Whether a message has come whole.
+    /// Returns whether a message has come whole.
     pub(super) fn has_next(&self) -> bool {
         self.incoming.has_next()
     }
 
-    /// Whether the connection is of no use any more.
+    /// Returns whether the connection is of no use any more.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -227,7 +229,7 @@ impl PeerConnection {
     /// Returns the next message, if all of it has come.
     ///
     /// # Errors
-    /// Those of [`Frames::next`].
+    /// Fails as [`Frames::next`] does.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
         self.incoming.next()
     }

@@ -27,40 +27,40 @@ impl std::fmt::Display for DeviceName {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ExitCause {
-    /// With an exit code other than zero, or with zero before it had left the job.
+    /// The process exited with a code other than zero, or with zero before it had left the job.
     #[error("exited with code {0}")]
     Code(i32),
-    /// By a signal.
+    /// A signal killed it.
     #[error("was killed by {}{}", signal_name(*.0), limit_passed(*.0))]
     Signal(i32),
-    /// In a way that the system has told nobody: another part of the launching program waits for
-    /// all of its children, and Linux is older than 6.15.
+    /// The system has told nobody how it ended: another part of the launching program waits for all
+    /// of its children, and Linux is older than 6.15.
     #[error("has ended, and it is unknown how: the launcher's program waits for all of its children itself")]
     Unknown,
-    /// Not at all: it closed its control socket without leaving the job, and had to be killed.
+    /// It closed its control socket without leaving the job, and had to be killed.
     #[error("closed its control socket without leaving the job")]
     HungUp,
-    /// Not at all: it said something on its control socket that the protocol does not allow, and
-    /// had to be killed.
+    /// It said something on its control socket that the protocol does not allow, and had to be
+    /// killed.
     #[error("broke the protocol of the control socket")]
     Protocol,
     /// It was refused, since it was built from another version of this library than the launcher.
     #[error("has {what} {device}, the launcher {launcher}; build both from the same version of shmccl")]
     Version {
-        /// Of what there are two versions.
+        /// The thing of which there are two versions.
         what: &'static str,
-        /// The launcher's.
+        /// The version of the launcher.
         launcher: u64,
-        /// Its own.
+        /// The version of the process.
         device: u64,
     },
-    /// Not at all, as far as is known: it had not beaten for so long, and was taken for hung.
+    /// It had sent no heartbeat for so long, and was taken for hung.
     #[error("hung: no heartbeat for {} ms", .0.as_millis())]
     Hung(Duration),
-    /// By a panic, where the device is a thread.
+    /// It panicked, where the device is a thread.
     #[error("panicked")]
     Panicked,
-    /// By a fault that was injected, which killed it.
+    /// A fault that was injected killed it.
     #[error("was killed by an injected fault: {0}")]
     Injected(FaultHit),
 }

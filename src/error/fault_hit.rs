@@ -40,8 +40,8 @@ impl FaultKind {
         }
     }
 
-    /// How much comes to an end by it: a process of the rank is more than a proxy, and that is more
-    /// than nothing.
+    /// Returns how much comes to an end by it: a process of the rank is more than a proxy, and that
+    /// is more than nothing.
     pub(crate) const fn ends(self) -> u8 {
         match self {
             Self::Kill => 2,
@@ -61,12 +61,12 @@ impl FaultKind {
 pub struct FaultHit {
     /// The kind of the fault.
     pub kind: FaultKind,
-    /// On which rank, as the job numbered it at first.
+    /// The rank that it hit, as the job numbered it at first.
     pub rank: Rank,
     /// The thing that was counted: the name of an operation, or a word such as `operation` or
     /// `trigger`.
     pub counted: &'static str,
-    /// Its number, from 1 on.
+    /// The number of the thing that was counted, from 1 on.
     pub number: u64,
     /// The thing that it hit: the name of an operation, or a word such as `trigger`.
     pub at: &'static str,

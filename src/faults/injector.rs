@@ -26,8 +26,8 @@ pub(crate) enum FaultPoint {
 }
 
 impl FaultPoint {
-    /// Whether it counts where `what` is counted. A put is an operation and is written as well:
-    /// which is meant the fault knows.
+    /// Returns whether it counts where `what` is counted. A put is an operation and is written as
+    /// well: which is meant the fault knows.
     fn counts_as(self, kind: FaultKind, what: &str) -> bool {
         match self {
             Self::Operation(name) => kind != FaultKind::Corrupt && (what == OPERATIONS || what == name),
@@ -169,7 +169,7 @@ impl Injector {
     }
 }
 
-/// A number that depends on `word` alone, as if it were drawn (splitmix64).
+/// Returns a number that depends on `word` alone, as if it were drawn (splitmix64).
 fn mixed(word: u64) -> u64 {
     let mut word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

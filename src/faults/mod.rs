@@ -59,6 +59,8 @@
 //!
 //! Where nothing is planned nothing is looked up: a verb takes a branch or two, by a word that the
 //! rank has at hand.
+//!
+//! Tried by its unit tests, `scenarios faults:: kill::stepwise::` and `command run::faults::`.
 
 mod counters;
 mod injector;
@@ -275,7 +277,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// A plan of nothing yet, whose draws are made by `seed`.
+    /// Returns a plan of nothing yet, whose draws are made by `seed`.
     #[must_use]
     pub const fn seeded(seed: u64) -> Self {
         Self { seed, faults: Vec::new() }
@@ -294,7 +296,7 @@ impl Faults {
         Ok(self)
     }
 
-    /// The plan in [`VARIABLE`]; nothing where that is not set, or empty.
+    /// Returns the plan in [`VARIABLE`]; nothing where that is not set, or empty.
     ///
     /// # Errors
     /// [`crate::Error::FaultPlan`].
@@ -305,10 +307,10 @@ impl Faults {
         }
     }
 
-    /// This plan, or the one in [`VARIABLE`] where this one is of nothing.
+    /// Returns this plan, or the one in [`VARIABLE`] where this one is of nothing.
     ///
     /// # Errors
-    /// Those of [`Faults::from_env`].
+    /// Fails as [`Faults::from_env`] does.
     pub(crate) fn or_from_env(&self) -> Result<Self> {
         if self.is_empty() { Self::from_env() } else { Ok(self.clone()) }
     }
@@ -317,7 +319,7 @@ impl Faults {
     /// plan, or the environment's in its place.
     ///
     /// # Errors
-    /// Those of [`Faults::from_env`]; [`crate::Error::FaultPlan`].
+    /// Fails as [`Faults::from_env`] does, or with [`crate::Error::FaultPlan`].
     pub(crate) fn check_for(&self, n_ranks: u32, has_service: bool) -> Result<()> {
         let plan = self.or_from_env()?;
         let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);

@@ -113,7 +113,7 @@ pub enum FaultPlanError {
     /// No such key.
     #[error("`{0}` is no key with a value")]
     Key(String),
-    /// Not a number from 1 on.
+    /// A number that is not from 1 on.
     #[error("`{0}` is no number from 1 on")]
     Number(String),
     /// A seed that is none.

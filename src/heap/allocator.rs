@@ -57,7 +57,7 @@ impl Allocator {
     /// ends behind `limit`.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate`], which tell of the bytes before `limit`.
+    /// Fails as [`Allocator::allocate`] does. The errors tell of the bytes before `limit`.
     pub fn allocate_below(&mut self, limit: u64, len: u64, align: u64) -> Result<Region> {
         if !align.is_power_of_two() {
             return Err(Error::InvalidArgument { name: "align", value: align, expected: "a power of two" });

@@ -55,7 +55,7 @@ pub struct Arena {
 pub struct ArenaBuffer<T> {
     buffer: DeviceBuffer<T>,
     heap: Arc<SymmetricHeap>,
-    /// Its place in the book, unless that stays taken.
+    /// The place of the buffer in the book, unless that stays taken.
     place: Option<Region>,
 }
 
@@ -90,8 +90,8 @@ impl Arena {
     /// Allocates as [`Arena::alloc`] does, at an address that is a multiple of `align`, too.
     ///
     /// # Errors
-    /// Those of [`Arena::alloc`]; [`Error::InvalidArgument`] unless `align` is a power of two up to
-    /// 2 MiB.
+    /// Fails as [`Arena::alloc`] does, or with [`Error::InvalidArgument`] unless `align` is a power
+    /// of two up to 2 MiB.
     pub fn alloc_aligned<T: Pod>(&self, count: usize, align: u64) -> Result<ArenaBuffer<T>> {
         let len = DeviceBuffer::<T>::bytes(count).unwrap_or(u64::MAX);
         let align = if align.is_power_of_two() { align.max(DeviceBuffer::<T>::align()) } else { align };

@@ -127,7 +127,7 @@ impl DeviceMemory {
     /// Copies the bytes from `source` on to `target`.
     ///
     /// # Errors
-    /// Those of [`DeviceMemory::copy_host_to_device`]; `target` was not changed then.
+    /// Fails as [`DeviceMemory::copy_host_to_device`] does, and has not changed `target` then.
     pub fn copy_device_to_host(&self, source: DeviceAddress, target: &mut [u8]) -> Result<()> {
         if self.shared.get().is_some() {
             self.touch(source, target.len() as u64)?;
@@ -153,7 +153,8 @@ impl DeviceMemory {
     /// Ranges on one device may overlap: the target holds afterwards what the source held before.
     ///
     /// # Errors
-    /// Those of [`DeviceMemory::copy_host_to_device`], for either range. Nothing was changed then.
+    /// Fails as [`DeviceMemory::copy_host_to_device`] does, for either range. Nothing was changed
+    /// then.
     pub fn copy_device_to_device(
         &self,
         source: DeviceAddress,
@@ -171,7 +172,7 @@ impl DeviceMemory {
     /// Sets `len` bytes from `target` on to `byte`.
     ///
     /// # Errors
-    /// Those of [`DeviceMemory::copy_host_to_device`].
+    /// Fails as [`DeviceMemory::copy_host_to_device`] does.
     pub fn fill(&self, target: DeviceAddress, len: u64, byte: u8) -> Result<()> {
         self.touch(target, len)?;
         self.span.fill(target.0, len, byte)
@@ -198,7 +199,7 @@ impl DeviceMemory {
     /// Zeroes all that copies have touched.
     ///
     /// # Errors
-    /// Those of [`DeviceMemory::copy_host_to_device`].
+    /// Fails as [`DeviceMemory::copy_host_to_device`] does.
     #[cfg(feature = "coordinator")]
     pub(crate) fn clear(&self) -> Result<()> {
         self.used().into_iter().try_for_each(|used| self.span.fill(used.offset.get(), used.len, 0))

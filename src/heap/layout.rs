@@ -157,7 +157,7 @@ pub const fn control_len(n_ranks: u32) -> u64 {
 /// Makes a rank's segment and commits its control structures; the heap is reserved only.
 ///
 /// # Errors
-/// Those of [`Segment::create`] and [`Segment::commit`].
+/// Fails as [`Segment::create`] or [`Segment::commit`] does.
 pub fn create_segment(backing: &Backing, shape: HeapShape, identity: Identity) -> Result<Segment> {
     let segment = Segment::create(backing, shape.segment_len(), identity)?;
     segment.commit(0, control_len(shape.n_ranks))?;
@@ -167,9 +167,9 @@ pub fn create_segment(backing: &Backing, shape: HeapShape, identity: Identity) -
 /// A trigger fifo as it lies in a segment.
 #[derive(Clone, Debug)]
 pub struct FifoCells {
-    /// Its positions and counters.
+    /// The positions and counters of the fifo.
     pub header: CellRef<FifoHeader>,
-    /// Its ring.
+    /// The ring of the fifo.
     pub slots: CellSlice<Slot>,
     /// What its proxy sleeps on when there is nothing to serve.
     pub doorbell: CellRef<ParkCell>,

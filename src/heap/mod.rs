@@ -15,6 +15,9 @@
 //! | [`windows`] | memory ids for heaps past 4 GiB, and how transfers are cut to fit a trigger |
 //!
 //! Nothing here waits or talks to a peer: that the ranks agree is brought about one layer up.
+//!
+//! Tried by its unit tests, `scenarios agreements:: arenas:: refused_triggers::` and `environments
+//! memory::`.
 
 pub mod allocator;
 pub mod arena;

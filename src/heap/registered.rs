@@ -73,8 +73,8 @@ impl MemoryTable {
     /// Returns which bytes a trigger means by `len` bytes at `offset` of `id`.
     ///
     /// # Errors
-    /// Those of [`MemoryTable::lookup`]; [`Error::OutOfRange`] when they reach past what `id`
-    /// names.
+    /// Fails as [`MemoryTable::lookup`] does, or with [`Error::OutOfRange`] when they reach past
+    /// what `id` names.
     pub fn resolve(&self, id: MemoryId, offset: u32, len: u32) -> Result<(Rank, Region)> {
         let (rank, region) = self.lookup(id)?;
         Ok((rank, region.part(offset.into(), len.into())?))

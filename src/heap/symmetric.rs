@@ -118,7 +118,7 @@ impl SymmetricHeap {
     /// Takes a place of the arena, with memory behind it.
     ///
     /// # Errors
-    /// Those of [`Arena::alloc_aligned`](super::Arena::alloc_aligned).
+    /// Fails as [`Arena::alloc_aligned`](super::Arena::alloc_aligned) does.
     pub(super) fn take_local(&self, len: u64, align: u64) -> Result<Region> {
         if !self.process.is_this() {
             return Err(Error::Unavailable {
@@ -180,7 +180,7 @@ impl SymmetricHeap {
     /// second. Takes none, so every rank sees the same as long as none has committed.
     ///
     /// # Errors
-    /// Those of [`commit`](Self::commit), when there is not.
+    /// Fails as [`commit`](Self::commit) does, when there is not.
     pub fn check_room(&self, region: Region) -> Result<()> {
         let missing = self.ledger().missing(region)?;
         let len = missing.end - missing.start;

@@ -155,7 +155,7 @@ impl HeapView {
     /// nothing.
     ///
     /// # Errors
-    /// Those of [`HeapView::span`], for either end; nothing was changed then.
+    /// Fails as [`HeapView::span`] does, for either end. Nothing was changed then.
     #[inline]
     pub fn copy(&self, source: HeapPlace, target: HeapPlace, len: u64, cache_hint: CacheHint) -> Result<()> {
         let heap = |rank: Rank| self.heaps.get(rank.index());
@@ -189,7 +189,7 @@ impl HeapView {
     /// A caller that touches other bytes than `region` breaks the promise that a store cannot fail.
     ///
     /// # Errors
-    /// Those of [`HeapView::span`].
+    /// Fails as [`HeapView::span`] does.
     #[inline]
     pub(crate) fn reach(&self, rank: Rank, region: Region) -> Result<&Span> {
         let n_ranks = self.shape.n_ranks();
@@ -234,7 +234,7 @@ impl HeapView {
     /// Returns a control structure at `offset` of the heap of `rank`.
     ///
     /// # Errors
-    /// Those of [`HeapView::span`]; [`Error::Misaligned`].
+    /// Fails as [`HeapView::span`] does, or with [`Error::Misaligned`].
     pub fn cell<T: SharedLayout>(&self, rank: Rank, offset: HeapOffset) -> Result<CellRef<T>> {
         self.reach(rank, Region::new(offset, size_of::<T>() as u64))?;
         let mapping = self.window.mapping(rank).expect("every rank is mapped, checked in `new`");
@@ -244,7 +244,7 @@ impl HeapView {
     /// Returns control structures, `count` in a row, at `offset` of the heap of `rank`.
     ///
     /// # Errors
-    /// Those of [`HeapView::cell`].
+    /// Fails as [`HeapView::cell`] does.
     pub fn cells<T: SharedLayout>(&self, rank: Rank, offset: HeapOffset, count: u64) -> Result<CellSlice<T>> {
         self.reach(rank, Region::new(offset, count.saturating_mul(size_of::<T>() as u64)))?;
         let mapping = self.window.mapping(rank).expect("every rank is mapped, checked in `new`");

@@ -53,8 +53,8 @@ impl HeapWindows {
     /// `piece_len` bytes.
     ///
     /// # Errors
-    /// Those of [`HeapWindows::new`]; [`Error::InvalidArgument`] unless `window_len` is a power of
-    /// two up to [`WINDOW_LEN`], and `piece_len` at least one byte and below
+    /// Fails as [`HeapWindows::new`] does, or with [`Error::InvalidArgument`] unless `window_len`
+    /// is a power of two up to [`WINDOW_LEN`], and `piece_len` at least one byte and below
     /// [`TransferLen::LIMIT`].
     pub fn with_limits(n_ranks: u32, heap_len: u64, window_len: u64, piece_len: u32) -> Result<Self> {
         check_n_ranks(n_ranks)?;

@@ -75,7 +75,7 @@ impl Launch {
     /// Runs `body` in the device processes of this job; see [`launch`].
     ///
     /// # Errors
-    /// Those of [`launch`].
+    /// Fails as [`launch`] does.
     pub fn run<E: From<Error>>(
         &self,
         body: impl FnOnce(&mut Communicator) -> Result<(), E>,

@@ -31,9 +31,9 @@ const CLEANING: &str = "removing what dead jobs have left";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftover {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its job, where that is known.
+    /// The job that it belonged to, where that is known.
     pub job: Option<u64>,
     /// The process that made it, where that is known.
     pub creator: Option<u64>,

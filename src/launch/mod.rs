@@ -33,6 +33,9 @@
 //! - The janitor of the claim removes the names that a killed launcher leaves in `/dev/shm`
 //!   (`names.rs`).
 //! - A child inherits its own socket and no other descriptor.
+//!
+//! Tried by its unit tests, `launch`, `command run::` and `environments places:: signals::
+//! replaced::`.
 
 mod cores;
 mod first_cause;

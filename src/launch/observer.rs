@@ -100,9 +100,9 @@ const READ_LEN: usize = 64 << 10;
 /// An output of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputStream {
-    /// Its standard output.
+    /// The standard output of the process.
     Stdout,
-    /// Its standard error.
+    /// The standard error of the process.
     Stderr,
 }
 

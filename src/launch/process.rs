@@ -31,7 +31,7 @@ const STARTING: &str = "starting a device process";
 #[derive(Debug)]
 pub(super) struct Process {
     child: OwnedChild,
-    /// Of the process that joined, where it is not the child itself.
+    /// The descriptor of the process that joined, where it is not the child itself.
     joined: Option<OwnedFd>,
     /// Whether the launcher has killed it.
     pub(super) was_killed: bool,

@@ -84,7 +84,7 @@ pub(super) struct SupervisedJob<'o> {
     control: &'o Control,
     kernel: HostKernel,
     pub(super) root: BootstrapRoot,
-    /// In the order of ids.
+    /// The processes in the order of their ids.
     pub(super) processes: Vec<Process>,
     pub(super) pipes: Vec<OutputPipe>,
     interrupts: Option<InterruptWatch>,

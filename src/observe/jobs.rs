@@ -28,13 +28,13 @@ use crate::sync::header::HEADER_LEN;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Job {
-    /// Its number. Of a job that was recovered it is not the one that it began with.
+    /// The number of the job. A job that was recovered has another one than it began with.
     pub id: u64,
     /// Which incarnation of the job it is.
     pub epoch: u64,
     /// The processes that have a segment of it open, its launcher among them.
     pub processes: BTreeSet<u32>,
-    /// When it began, and the job that it goes on from, where it is known.
+    /// The begin of the epoch, and the job that it goes on from, where that is known.
     began: Duration,
     origin: Option<u64>,
     /// The numbers of the jobs that it goes on from.
@@ -44,8 +44,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// All epochs of all jobs that this process may look at: those of the same user, as a rule. In
-    /// the order of their numbers.
+    /// Returns all epochs of all jobs that this process may look at: those of the same user, as a
+    /// rule. In the order of their numbers.
     ///
     /// Segments of another layout version are passed over.
     #[must_use]
@@ -57,9 +57,9 @@ impl Job {
         finds.jobs()
     }
 
-    /// The newest epoch of each job, be it that ranks went on without others, or that those came
-    /// back. It stands for the earlier ones: it [goes by](Self::goes_by) their numbers, too, and
-    /// their [`processes`](Self#structfield.processes) are among its own.
+    /// Returns the newest epoch of each job, be it that ranks went on without others, or that those
+    /// came back. It stands for the earlier ones: it [goes by](Self::goes_by) their numbers, too,
+    /// and their [`processes`](Self#structfield.processes) are among its own.
     #[must_use]
     pub fn newest() -> Vec<Self> {
         let mut newest: BTreeMap<u64, Self> = BTreeMap::new();
@@ -85,7 +85,8 @@ impl Job {
         self.numbers().any(|own| own == number)
     }
 
-    /// Its number, and those of the jobs that it goes on from, as far as they are known.
+    /// Returns the number of the job, and those of the jobs that it goes on from, as far as they
+    /// are known.
     pub fn numbers(&self) -> impl Iterator<Item = u64> {
         [self.id].into_iter().chain(self.origin).chain(self.earlier.iter().copied())
     }
@@ -187,22 +188,22 @@ fn rank_of(owner: u64) -> Option<Rank> {
     Rank::new(rank, MAX_RANKS).ok()
 }
 
-/// Whether a descriptor that leads there is worth a look: of memory without a name, with one, or of
-/// a file that the launcher has named.
+/// Returns whether a descriptor that leads there is worth a look: of memory without a name, with
+/// one, or of a file that the launcher has named.
 fn may_be_segment(target: &Path) -> bool {
     let text = target.to_string_lossy();
     text.starts_with("/memfd:shmccl") || text.starts_with("/dev/shm/") || text.ends_with(".shmccl")
 }
 
-/// Whether a descriptor is for writing, too, as those of members are, who could not map a segment
-/// otherwise. One that is not is that of somebody who looks on, another observer or a launcher that
-/// has lost a rank, and makes no job of theirs of it.
+/// Returns whether a descriptor is for writing, too, as those of members are, who could not map a
+/// segment otherwise. One that is not is that of somebody who looks on, another observer or a
+/// launcher that has lost a rank, and makes no job of theirs of it.
 fn is_writable(descriptor: &Path) -> bool {
     const WRITE: u32 = 0o200;
     std::fs::symlink_metadata(descriptor).is_ok_and(|link| link.mode() & WRITE != 0)
 }
 
-/// The processes of this user.
+/// Returns the processes of this user.
 fn processes() -> impl Iterator<Item = u32> {
     let me = nix::unistd::geteuid().as_raw();
     let entries = std::fs::read_dir(PathBuf::from("/proc")).into_iter().flatten().flatten();

@@ -10,6 +10,8 @@
 //! killed where a file is truncated. Each part is read at another moment, so a picture has a little
 //! motion blur. **Nothing that was read is believed**: numbers that make no sense are shown as
 //! such.
+//!
+//! Tried by its unit tests, `scenarios reports::` and `command seeing::`.
 
 mod copy;
 mod jobs;

@@ -33,9 +33,9 @@ pub struct ObservedCall {
 pub(super) struct Wait {
     /// The kind of the wait, where it is on a channel or a proxy.
     pub(super) on: Option<WaitKind>,
-    /// For whom.
+    /// The ranks that it waits for.
     pub(super) awaited: RankSet,
-    /// For how long, or, where it was given up, how long ago that was.
+    /// How long it lasts, or, where it was given up, how long ago that was.
     pub(super) lasts: Duration,
     pub(super) given_up: bool,
     pub(super) timed_out: bool,
@@ -47,7 +47,7 @@ pub(super) struct Wait {
 const SETTLED: Duration = Duration::from_millis(100);
 
 impl Wait {
-    /// Whether it is hardly one that ends while others are looked at.
+    /// Returns whether it is hardly one that ends while others are looked at.
     pub(super) fn is_settled(&self) -> bool {
         self.given_up || self.lasts >= SETTLED
     }
@@ -93,15 +93,15 @@ pub struct RankReport {
     pub rank: Rank,
     /// Whether it lives.
     pub life: LifeStatus,
-    /// Its process, where that can be told.
+    /// The process of the rank, where that can be told.
     pub pid: Option<u32>,
-    /// Its process was stopped, and does nothing until it is told to go on.
+    /// Whether the process was stopped, and does nothing until it is told to go on.
     pub is_stopped: bool,
     /// The call that it is in, as far as that can be told.
     pub call: Option<ObservedCall>,
     /// The last operation that it has told the others of.
     pub last: Option<ObservedCall>,
-    /// Its fifos that were used.
+    /// The fifos of the rank that were used.
     pub fifos: Vec<FifoView>,
     /// The work that it has done.
     pub work: RankWork,
@@ -184,8 +184,8 @@ impl RankReport {
         WaitState::new(self.life, self.wait.as_ref().map(|wait| wait.awaited), || self.is_stopped)
     }
 
-    /// Whether it waits, or has given up waiting, in a call of the only communicator that it has
-    /// used.
+    /// Returns whether it waits, or has given up waiting, in a call of the only communicator that
+    /// it has used.
     pub(super) fn waits_in_only_call(&self) -> bool {
         let is_call = |wait: &Wait| matches!(wait.on, None | Some(WaitKind::Prepare));
         self.n_boards <= 1 && self.call.is_some() && self.wait.as_ref().is_some_and(is_call)
@@ -211,8 +211,8 @@ impl RankReport {
         Some(wait.step).filter(|step| *step > 0)
     }
 
-    /// How long ago it has given up its last long wait, by its deadline or otherwise; `None` when
-    /// it has not, or has begun another one.
+    /// Returns how long ago it has given up its last long wait, by its deadline or otherwise;
+    /// `None` when it has not, or has begun another one.
     #[must_use]
     pub fn gave_up(&self) -> Option<Duration> {
         self.wait.as_ref().filter(|wait| wait.given_up).map(|wait| wait.lasts)
@@ -237,7 +237,7 @@ fn creator_in(segment: BorrowedFd<'_>) -> Result<Creator> {
 }
 
 impl FifoView {
-    /// A fifo that was used.
+    /// Returns a fifo that was used.
     fn of(fifo: &FifoCells) -> Option<Self> {
         let snapshot = fifo.snapshot();
         let last = snapshot.pushed.checked_sub(1)? % fifo.slots.len() as u64;
@@ -275,7 +275,7 @@ struct Posts {
 }
 
 impl Posts {
-    /// Of the board at `offset` of the heap: how far the rank has come, and behind it the posts.
+    /// Reads the board at `offset` of the heap: how far the rank has come, and behind it the posts.
     fn read(segment: BorrowedFd<'_>, offset: u64) -> Result<Self> {
         const CELL: u64 = size_of::<PostCell>() as u64;
         const { assert!(CommLayout::PROGRESS + CELL == CommLayout::POSTS) };
@@ -290,7 +290,7 @@ impl Posts {
         Ok(Self { newest: posted.max(progress.done()), aside: progress.inner_steps(), calls })
     }
 
-    /// How many operations were begun; 0 where that was read as it changed.
+    /// Returns how many operations were begun; 0 where that was read as it changed.
     fn number(&self) -> u64 {
         u64::try_from(self.newest.wrapping_sub(self.aside).cast_signed()).unwrap_or(0)
     }
@@ -301,7 +301,7 @@ impl Posts {
         Some(ObservedCall { sequence: self.number(), ..last })
     }
 
-    /// The mean length of what was put into the small ones, in bytes.
+    /// Returns the mean length of what was put into the small ones, in bytes.
     fn small_len(&self) -> u64 {
         let lens = self.calls.iter().filter_map(|call| {
             let size = call.signature.data_type()?.size() as u64;

@@ -28,9 +28,9 @@ pub struct Report {
     pub epoch: u64,
     /// The maker of its control segment: the launcher, the host of a meeting, or a rank.
     pub creator: Creator,
-    /// For how long it has run.
+    /// How long it has run.
     pub age: Duration,
-    /// When it was looked at, by the system's monotonic clock.
+    /// The time of the look, by the system's monotonic clock.
     pub taken: Duration,
     /// Why it has ended, if it has.
     pub ended: Option<Revocation>,
@@ -42,8 +42,8 @@ impl Report {
     /// Looks at the epoch of `mapped`, from within.
     ///
     /// # Errors
-    /// Those of [`Report::take`]; [`Error::Unavailable`] where its control segment has no
-    /// descriptor.
+    /// Fails as [`Report::take`] does, or with [`Error::Unavailable`] where its control segment has
+    /// no descriptor.
     #[cold]
     pub(crate) fn of(mapped: &EpochMapping) -> Result<Self> {
         let missing = Error::Unavailable { operation: "report", needs: "the control segment" };
@@ -126,8 +126,8 @@ impl Report {
         self.ranks.iter().any(RankReport::has_timed_out)
     }
 
-    /// Whether somebody waits, or has given up waiting, for one that has not come, has left, or is
-    /// dead.
+    /// Returns whether somebody waits, or has given up waiting, for one that has not come, has
+    /// left, or is dead.
     pub(super) fn is_anybody_gone_awaited(&self) -> bool {
         let wait_states = self.wait_states();
         let is_gone = |rank: Rank| wait_states.get(rank.index()) == Some(&WaitState::Gone);

@@ -18,8 +18,8 @@ pub(super) enum WaitState {
 }
 
 impl WaitState {
-    /// That of a rank that waits for those who are `awaited`, if it does. What one waited for that
-    /// is gone still counts; one whose process was stopped waits for nothing any more.
+    /// Returns the state of a rank that waits for those `awaited`, if it does. The wait of a rank
+    /// that is gone still counts. A rank whose process was stopped waits for nothing any more.
     pub(super) fn new(life: LifeStatus, awaited: Option<RankSet>, is_stopped: impl FnOnce() -> bool) -> Self {
         match (life, awaited) {
             // One that was given up while it is stopped is lost, and as much in the way as before.
@@ -43,8 +43,8 @@ pub(super) fn stragglers(ranks: &[WaitState]) -> RankSet {
         .collect()
 }
 
-/// The straggler to name where there is room for one: a stopped one before one that is busy, which
-/// may go on in a moment.
+/// Returns the straggler to name where there is room for one: a stopped one before one that is
+/// busy, which may go on in a moment.
 pub(super) fn worst_straggler(ranks: &[WaitState]) -> Option<Rank> {
     let is_stopped = |rank: &Rank| ranks.get(rank.index()) == Some(&WaitState::Stopped);
     let all = stragglers(ranks);

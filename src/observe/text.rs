@@ -24,7 +24,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
-    /// Why it has ended, if it has: `rank 1 was lost`.
+    /// Returns why it has ended, if it has: `rank 1 was lost`.
     #[must_use]
     pub fn why_ended(&self) -> Option<String> {
         Some(match self.ended? {
@@ -96,8 +96,8 @@ impl fmt::Display for RankReport {
 }
 
 impl RankReport {
-    /// For how long one that does not wait has done nothing that others could see, as far as its
-    /// heartbeats tell.
+    /// Writes how long a rank that does not wait has done nothing that others could see, as far as
+    /// its heartbeats tell.
     fn write_rest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (None, Some(moved)) = (&self.wait, self.moved) else { return Ok(()) };
         // A beat finds what was done since the one before.

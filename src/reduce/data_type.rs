@@ -102,7 +102,7 @@ impl From<Bool> for bool {
     }
 }
 
-/// By truth.
+/// Compares the truth of both.
 impl PartialEq for Bool {
     fn eq(&self, other: &Self) -> bool {
         bool::from(*self) == bool::from(*other)

@@ -48,8 +48,8 @@ impl Reducer {
     /// measurements.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), and [`Error::InvalidArgument`] when the processor lacks the
-    /// instructions.
+    /// Fails as [`new`](Self::new) does, or with [`Error::InvalidArgument`] when the processor
+    /// lacks the instructions.
     pub fn with_kernel(dtype: DataType, op: &ReduceOp, n_ranks: u32, kernel: ReduceKernel) -> Result<Self> {
         let expected = "one that this processor supports";
         let lacking = || Error::InvalidArgument { name: "reduce kernel", value: kernel as u64, expected };
@@ -180,7 +180,7 @@ impl Reducer {
     /// rank. Where there are no scalars, all are multiplied by the scalar of this reducer.
     ///
     /// # Errors
-    /// Those of [`combine`](Self::combine).
+    /// Fails as [`combine`](Self::combine) does.
     ///
     /// # Panics
     /// When there are several scalars, but not as many as sources.
@@ -203,7 +203,7 @@ impl Reducer {
     /// the `most`.
     ///
     /// # Errors
-    /// Those of [`combine`](Self::combine).
+    /// Fails as [`combine`](Self::combine) does.
     ///
     /// # Panics
     /// As [`combine_scaled`](Self::combine_scaled).
@@ -227,7 +227,7 @@ impl Reducer {
     /// it.
     ///
     /// # Errors
-    /// Those of [`combine`](Self::combine).
+    /// Fails as [`combine`](Self::combine) does.
     ///
     /// # Panics
     /// As [`combine_scaled`](Self::combine_scaled).

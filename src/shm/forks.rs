@@ -83,7 +83,7 @@ unsafe impl Sync for HeldAcrossFork {}
 /// All mappings of this process with memory behind them that others share.
 #[derive(Debug)]
 pub(super) struct Registry {
-    /// By first address.
+    /// The mappings by their first address.
     mappings: BTreeMap<u64, SharedMapping>,
     /// Where each copied piece lies in `copy`, and where it belongs.
     pieces: Vec<Piece>,

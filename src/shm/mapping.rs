@@ -118,7 +118,7 @@ impl Mapping {
     /// of core dumps and of forks.
     ///
     /// # Errors
-    /// Those of `map`.
+    /// Fails as `map` does.
     pub(super) fn of_mmap<E>(
         descriptor: &Arc<OwnedFd>,
         map: impl FnOnce() -> Result<MmapRaw, E>,
@@ -138,7 +138,7 @@ impl Mapping {
     /// dumps and of forks.
     ///
     /// # Errors
-    /// Those of `map`.
+    /// Fails as `map` does.
     pub(super) fn of_shmem<E>(map: impl FnOnce() -> Result<Shmem, E>) -> Result<Self, E> {
         let mut registry = forks::hold();
         let shmem = map()?;

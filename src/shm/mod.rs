@@ -30,6 +30,9 @@
 //! one, `reduce` the kernels that combine elements, `packet` data that carry their own flag;
 //! `janitor` removes names when nobody else can. What the first bytes of a segment say about it is
 //! `sync::header`, as it is handed over.
+//!
+//! Tried by its unit tests, `environments forks:: memory:: crashes::` and `scenarios large_copies::
+//! packets::`.
 #![allow(unsafe_code, reason = "this directory is where the engine's unsafe code is confined")]
 
 pub mod cells;

@@ -54,20 +54,20 @@ pub struct Source<'a> {
 /// Where the elements of a source are. They need no alignment.
 #[derive(Clone, Copy, Debug)]
 pub enum SourcePlace<'a> {
-    /// In shared memory, from this offset on.
+    /// The elements are in shared memory, from this offset on.
     Shared(&'a Span, u64),
-    /// At the start of these bytes.
+    /// The elements are at the start of these bytes.
     Slice(&'a [u8]),
-    /// Where the target of this index will be stored: its old content.
+    /// The elements are the old content of the target of this index.
     Target(usize),
 }
 
 /// Where a result goes. It needs no alignment.
 #[derive(Debug)]
 pub enum Target<'a> {
-    /// To shared memory, from this offset on.
+    /// The result goes to shared memory, from this offset on.
     Shared(&'a Span, u64),
-    /// To the start of these bytes.
+    /// The result goes to the start of these bytes.
     Slice(&'a mut [u8]),
 }
 

@@ -201,7 +201,7 @@ impl Segment {
     /// Checks that `n_segments` like this one could commit that range, each of them; takes nothing.
     ///
     /// # Errors
-    /// Those of [`commit`](Self::commit).
+    /// Fails as [`commit`](Self::commit) does.
     pub(crate) fn check_room(&self, offset: u64, len: u64, n_segments: u32) -> Result<()> {
         let (start, end) = self.pages(offset, len)?;
         let committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);

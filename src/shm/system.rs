@@ -353,7 +353,7 @@ pub(crate) fn unblock_all_in(command: &mut Command) {
 /// process by SIGXFSZ.
 ///
 /// # Errors
-/// Those of `write`.
+/// Fails as `write` does.
 pub(crate) fn within_file_size<T>(write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let signal = SigSet::from(Signal::SIGXFSZ);
     // Where a sandbox refuses it, there is nothing to put back.
@@ -511,8 +511,8 @@ pub(crate) fn namespace(kind: &str) -> u64 {
     std::fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |namespace| namespace.ino())
 }
 
-/// Whether two numbers that [`namespace`] has returned may be of one namespace: what a process
-/// could not find out is no difference.
+/// Returns whether two numbers that [`namespace`] has returned may be of one namespace: what a
+/// process could not find out is no difference.
 pub(crate) fn may_be_one_namespace(one: u64, other: u64) -> bool {
     one == 0 || other == 0 || one == other
 }

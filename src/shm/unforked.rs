@@ -25,7 +25,7 @@ impl<T: AsRawFd> Unforked<T> {
     /// Opens a socket by `open`.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// Fails as `open` does.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<T, E>) -> Result<Self, E> {
         OPEN.with(|numbers| {
             let socket = open()?;

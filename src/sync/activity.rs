@@ -101,9 +101,9 @@ pub struct Activity {
     pub kind: u64,
     /// The ranks that it was for.
     pub(crate) awaited: RankSet,
-    /// When it began; `None` when it is over.
+    /// The time of its begin; `None` when it is over.
     pub since: Option<Duration>,
-    /// When it was given up, if it was.
+    /// The time when it was given up, if it was.
     pub given_up: Option<Duration>,
     /// Whether that was for its deadline.
     pub timed_out: bool,

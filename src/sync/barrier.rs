@@ -58,9 +58,9 @@ const _: () = {
 /// What a member comes to a barrier for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarrierPurpose {
-    /// To meet the others.
+    /// It comes to meet the others.
     Meet,
-    /// To hear what the others have put up for it.
+    /// It comes to hear what the others have put up for it.
     Hear,
 }
 

@@ -9,7 +9,7 @@ use super::atomic::{AtomicU32, Ordering};
 pub struct SleepWord<'a> {
     /// The word.
     pub word: &'a AtomicU32,
-    /// Its value when the caller last looked.
+    /// The value of the word when the caller last looked.
     pub expected: u32,
 }
 

@@ -27,6 +27,8 @@
 //! `Ordering` appears in this module and in the proxy crate, and nowhere else. A site that orders
 //! names its edge at the end of the line; the table at the head of each file says what the edge
 //! carries. A `Relaxed` site says why it needs no more.
+//!
+//! Tried by its unit tests and models and `scenarios barriers:: parking:: waits::`.
 
 pub mod activity;
 pub mod agreement;

@@ -107,15 +107,15 @@ pub struct WaitPolicy {
 const AWAKE: Duration = Duration::from_millis(1);
 
 impl WaitPolicy {
-    /// For a waiter with a core to itself: spins, after a while yields now and then in case it is
-    /// mistaken, sleeps late.
+    /// The policy of a waiter with a core to itself: it spins, yields now and then after a while in
+    /// case it is mistaken, and sleeps late.
     pub const DEDICATED: Self = Self { spins: 1000, park_after: AWAKE };
 
-    /// For a waiter that shares its core: every poll that fails gives way to the others.
+    /// The policy of a waiter that shares its core: every poll that fails gives way to the others.
     pub const OVERSUBSCRIBED: Self = Self { spins: 0, park_after: AWAKE };
 
-    /// For a helper thread of a program that computes meanwhile: to stay awake would cost the
-    /// program more than to be woken costs the helper.
+    /// The policy of a helper thread of a program that computes meanwhile: to stay awake would cost
+    /// the program more than to be woken costs the helper.
     pub const IN_BACKGROUND: Self = Self { spins: 0, park_after: Duration::from_micros(50) };
 
     /// Returns the policy for a waiter on a core that `sharing` waiters share in all, itself

@@ -57,7 +57,7 @@ impl TraceFile {
     }
 }
 
-/// The file that the environment names, where it names one.
+/// Returns the file that the environment names, where it names one.
 pub(crate) fn from_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
@@ -75,15 +75,15 @@ impl Drop for AtEnd {
     }
 }
 
-/// Where `ranks` note that are all in this process, if the environment says so; the first of them
-/// goes into the name of the file, where there are others elsewhere, and a number, where it is not
-/// the first of that name.
+/// Returns where `ranks` note that are all in this process, if the environment says so; the first
+/// of them goes into the name of the file, where there are others elsewhere, and a number, where it
+/// is not the first of that name.
 ///
 /// A name that is wrong is found out by the first who comes with it. A process that runs out of
 /// something later, with many files, goes on and does not note: that is logged.
 ///
 /// # Errors
-/// Those of [`TraceFile::create`], of the first file of that name.
+/// Fails as [`TraceFile::create`] does for the first file of that name.
 pub(crate) fn recorders(ranks: Range<u32>, alone: bool, calls: CallNames) -> Result<Vec<Recorder>> {
     let Some(mut path) = from_environment() else { return Ok(Vec::new()) };
     if !alone {
@@ -101,8 +101,8 @@ pub(crate) fn recorders(ranks: Range<u32>, alone: bool, calls: CallNames) -> Res
     }
 }
 
-/// Where `ranks` note. The last of them that is gone lets go of the file, which has that name where
-/// nobody else has it.
+/// Returns where `ranks` note. The last of them that is gone lets go of the file, which has that
+/// name where nobody else has it.
 fn recorders_in(path: &Path, ranks: Range<u32>, calls: CallNames) -> Result<Vec<Recorder>> {
     let (file, path) = claim(path).map_err(|source| Error::Trace { file: path.to_owned(), source })?;
     let epoch_id = EpochId { job: fresh_job_id(), epoch: FIRST_EPOCH };

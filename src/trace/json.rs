@@ -21,7 +21,7 @@ const PROXY: u64 = 64;
 /// Writes all that is in `rings`, with collective calls named by `calls`.
 ///
 /// # Errors
-/// Those of `to`.
+/// Fails as `to` does.
 pub(super) fn write(rings: &Rings, calls: CallNames, to: impl Write) -> std::io::Result<()> {
     let mut serializer = serde_json::Serializer::new(to);
     let mut file = serializer.serialize_map(None)?;
@@ -46,7 +46,7 @@ impl TickScale {
         Self { start, ticks: end.saturating_sub(start).max(1), nanos: now.saturating_sub(begun) }
     }
 
-    /// Never falls as `ticks` rise.
+    /// Converts `ticks` into nanoseconds, which never fall as `ticks` rise.
     fn nanos(self, ticks: u64) -> u64 {
         let passed =
             u128::from(ticks.saturating_sub(self.start)) * u128::from(self.nanos) / u128::from(self.ticks);
@@ -105,7 +105,7 @@ impl RingView {
         number + if self.author == Author::Proxy { PROXY } else { 0 }
     }
 
-    /// The threads that have noted something, by their numbers.
+    /// Returns the threads that have noted something, by their numbers.
     fn names(&self) -> impl Iterator<Item = (u64, String)> {
         let named = |(number, words): (u64, &[_])| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| plain::load(word).to_le_bytes()).collect();

@@ -36,6 +36,8 @@
 //! on a virtual machine, and half a cache line that was fetched ahead: `shmccl perf trace_cost`
 //! measures it. A program can leave parts of itself out
 //! ([`Communicator::set_tracing`](crate::Communicator::set_tracing)).
+//!
+//! Tried by its unit tests and `command trace::`.
 
 mod file;
 mod json;

@@ -74,7 +74,7 @@ pub(crate) const PORT: u8 = 64;
 pub(crate) const FAILED: u8 = 128;
 
 impl TraceSpan {
-    /// A span of `verb`, of which nothing else is told.
+    /// Returns a span of `verb`, of which nothing else is told.
     #[inline]
     pub(crate) fn of(verb: Verb) -> Self {
         Self { what: verb.code().into(), rest: 0 }
@@ -149,12 +149,12 @@ impl Recorder {
         own
     }
 
-    /// Where the proxy notes.
+    /// Returns where the proxy notes.
     pub(crate) fn proxy(&self) -> &TraceRing {
         &self.proxy
     }
 
-    /// The ticks now.
+    /// Returns the ticks now.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.threads.now()
@@ -207,7 +207,7 @@ impl Recorder {
 }
 
 impl TraceRing {
-    /// The lane of the proxy of `rank`, where it has one there.
+    /// Returns the lane of the proxy of `rank`, where it has one there.
     pub(crate) fn of_proxy(rings: &Rings, rank: Rank, epoch: u64) -> Option<Self> {
         Self::new(rings, rank, Author::Proxy, epoch)
     }
@@ -301,7 +301,7 @@ thread_local! {
     static NUMBER: Cell<u8> = const { Cell::new(0) };
 }
 
-/// The number of the calling thread, from now on if it has none.
+/// Returns the number of the calling thread, from now on if it has none.
 fn thread_number() -> u8 {
     match NUMBER.get() {
         0 => {

@@ -119,7 +119,8 @@ impl Rings {
     /// Maps the rings behind `fd`.
     ///
     /// # Errors
-    /// Those of [`Segment::attach`]; [`Error::Layout`] when it says of itself what cannot be.
+    /// Fails as [`Segment::attach`] does, or with [`Error::Layout`] when it says of itself what
+    /// cannot be.
     pub(crate) fn attach(fd: OwnedFd, epoch_id: EpochId) -> Result<Self> {
         let expected = Expected { len: None, identity: Some(epoch_id.identity(None)) };
         let segment = Segment::attach(fd, AttachAs::Sealed, &expected)?;
@@ -137,7 +138,7 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Which clock is noted.
+    /// Returns which clock is noted.
     pub(super) fn source(&self) -> TickSource {
         TickSource::from_code(plain::load(&self.meta()[SOURCE]))
     }
@@ -147,12 +148,12 @@ impl Rings {
         (plain::load(&self.meta()[TICKS]), plain::load(&self.meta()[TIME]))
     }
 
-    /// The ranks that have rings.
+    /// Returns the ranks that have rings.
     pub(super) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         self.ranks.clone().map(Rank::known)
     }
 
-    /// The ring of `author` at `rank`, if it has one.
+    /// Returns the ring of `author` at `rank`, if it has one.
     pub(super) fn ring(&self, rank: Rank, author: Author) -> Option<RingCells> {
         let place = self.ranks.clone().position(|own| own == rank.get())? as u64;
         let lane = 2 * place + u64::from(author == Author::Proxy);

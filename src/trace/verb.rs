@@ -59,12 +59,12 @@ verbs! {
 }
 
 impl Verb {
-    /// A collective operation, or a message, by its number.
+    /// Returns a collective operation, or a message, by its number.
     pub(crate) const fn operation(code: u8) -> Self {
         Self(code)
     }
 
-    /// A trigger of this kind.
+    /// Returns a trigger of this kind.
     pub(crate) fn trigger(kind: TriggerKind) -> Self {
         let bits = [TriggerKind::DATA, TriggerKind::SIGNAL, TriggerKind::FLUSH];
         let number = (0..).zip(bits).filter(|(_, bit)| kind.contains(*bit)).map(|(place, _)| 1 << place);

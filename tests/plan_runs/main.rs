@@ -4,8 +4,8 @@
 #[expect(dead_code, unused_macros, reason = "scenarios use more of it")]
 #[path = "../scenarios/harness.rs"]
 mod harness;
-#[path = "../scenarios/keep.rs"]
-mod keep;
+#[path = "../scenarios/keep_algorithm.rs"]
+mod keep_algorithm;
 
 mod corpus;
 mod killed;

@@ -9,7 +9,7 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
 
 use crate::corpus::load;
-use crate::keep::Keep;
+use crate::keep_algorithm::Keep;
 use crate::registered::{FITTING, idle, reduced};
 
 /// Bytes of a message that the idle plan does.

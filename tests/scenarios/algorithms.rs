@@ -6,7 +6,7 @@ use shmccl::collective::{Algorithm, ChannelKind, Operation as Name};
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::collectives::{Buffers, OPERATIONS, Seat};
+use crate::collectives::{Buffers, CallCase, OPERATIONS};
 use crate::harness::{Job, Random, rank};
 
 const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
@@ -34,8 +34,8 @@ fn everything(comm: &mut Communicator) -> Result<()> {
     let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
     for (name, (send, recv, run)) in Algorithm::OPERATIONS.into_iter().zip(OPERATIONS) {
         for (round, count) in counts(n).into_iter().enumerate() {
-            let seat = Seat { round, me, n, count };
-            let (input, expected) = (send(seat), recv(seat));
+            let case = CallCase { round, me, n, count };
+            let (input, expected) = (send(case), recv(case));
             heap_send.copy_from_slice(0, &input)?;
             let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
             let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
@@ -45,10 +45,10 @@ fn everything(comm: &mut Communicator) -> Result<()> {
                     comm.set_channel_kind(kind)?;
                     let mut slice = vec![f32::NAN; expected.len()];
                     if (turn + round).is_multiple_of(3) {
-                        run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+                        run(comm, case, Buffers::Memory(&input, &mut slice))?;
                     } else {
                         received.fill(f32::NAN);
-                        run(comm, seat, Buffers::Heap(&sent, &received))?;
+                        run(comm, case, Buffers::Heap(&sent, &received))?;
                         slice = received.to_vec();
                     }
                     assert!(slice == expected, "{name} of {count} by {algorithm:?} over {kind} channels");
@@ -114,8 +114,8 @@ fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
     for (name, (send, recv, _)) in
         Algorithm::OPERATIONS.into_iter().zip(OPERATIONS).filter(|(name, _)| name.reduces())
     {
-        let seat = Seat { round: n - 1, me, n, count: 1027 };
-        let (input, sums) = (send(seat), recv(seat));
+        let case = CallCase { round: n - 1, me, n, count: 1027 };
+        let (input, sums) = (send(case), recv(case));
         let divided: Vec<f32> = input.iter().map(|value| value / own).collect();
         let ranks = f32::from(u8::try_from(n).unwrap());
         // Two of them together are more than a float can be.
@@ -130,7 +130,7 @@ fn first_and_last_steps(comm: &mut Communicator) -> Result<()> {
                 let mut got = vec![f32::NAN; sums.len()];
                 match name {
                     Name::AllReduce => comm.all_reduce(input, &mut got, op),
-                    Name::Reduce => comm.reduce(input, &mut got, op, seat.root()),
+                    Name::Reduce => comm.reduce(input, &mut got, op, case.root()),
                     _ => comm.reduce_scatter(input, &mut got, op),
                 }?;
                 let is_right = |(got, sum): (&f32, &f32)| (got - sum * step).abs() <= sum * 1e-6;
@@ -175,15 +175,15 @@ each_number!(one: 1, two: 2, three: 3, four: 4, five: 5, seven: 7, eight: 8);
 #[test]
 fn many_ranks_reduce_by_every_algorithm() {
     Job::of(37).threads("many ranks", |comm| {
-        let seat = Seat { round: 0, me: comm.rank().index(), n: 37, count: 1027 };
+        let case = CallCase { round: 0, me: comm.rank().index(), n: 37, count: 1027 };
         let (send, recv, run) = OPERATIONS[0];
-        let (input, expected) = (send(seat), recv(seat));
+        let (input, expected) = (send(case), recv(case));
         for kind in KINDS {
             comm.set_channel_kind(kind)?;
             for algorithm in Algorithm::ALL {
                 comm.set_algorithm(Some(algorithm));
                 let mut got = vec![f32::NAN; expected.len()];
-                run(comm, seat, Buffers::Memory(&input, &mut got))?;
+                run(comm, case, Buffers::Memory(&input, &mut got))?;
                 assert!(got == expected, "{algorithm} over {kind} channels");
             }
         }

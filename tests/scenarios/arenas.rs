@@ -11,7 +11,7 @@ use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Arena, ArenaBuffer, Collectives, Communicator, Error, Group, Result};
 
-use crate::collectives::{Buffers, OPERATIONS, Seat};
+use crate::collectives::{Buffers, CallCase, OPERATIONS};
 use crate::harness::{Job, Random, is_lost, pattern, rank};
 
 /// Takes what this rank alone does before its buffers, so that they lie elsewhere on each rank.
@@ -43,13 +43,13 @@ fn everything(comm: &mut Communicator, kind: ChannelKind) -> Result<()> {
         for algorithm in std::iter::once(None).chain(able.map(Some)) {
             comm.set_algorithm(algorithm);
             for (round, count) in COUNTS.into_iter().enumerate() {
-                let seat = Seat { round, me, n, count };
-                let (input, expected) = (send(seat), recv(seat));
+                let case = CallCase { round, me, n, count };
+                let (input, expected) = (send(case), recv(case));
                 send_buffer.copy_from_slice(0, &input)?;
                 recv_buffer.fill(f32::NAN);
                 let sent = comm.buffer::<f32>(send_buffer.part(0, input.len())?)?;
                 let received = comm.buffer::<f32>(recv_buffer.part(0, expected.len())?)?;
-                run(comm, seat, Buffers::Heap(&sent, &received))?;
+                run(comm, case, Buffers::Heap(&sent, &received))?;
                 assert!(
                     received.to_vec() == expected,
                     "operation {which}: {count} elements by {algorithm:?}"

@@ -15,15 +15,15 @@ use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Communicator, Error, Result};
 
 use crate::checkpoints::common_directory;
+use crate::fault_program::all_operations;
 use crate::harness::{Job, Watchdog, pattern, rank};
-use crate::sorts::all_sorts;
 
 port_scenario!(
     all_goes_as_ever_where_nothing_is_corrupted,
     Job::of(3).heap_len(16 << 20).checksums(),
     |comm| {
         let directory = common_directory("checksums");
-        all_sorts(comm, &directory)?;
+        all_operations(comm, &directory)?;
         if comm.rank().get() == 0 {
             std::fs::remove_dir_all(&directory).unwrap();
         }
@@ -172,8 +172,8 @@ scenario!(
 );
 
 scenario!(
-    a_block_that_is_lent_to_who_exchanges_in_place_and_arrives_otherwise_is_an_error,
-    // Rank 1 has sent two messages before it takes what is lent.
+    a_block_that_a_rendezvous_get_in_place_reads_otherwise_is_an_error,
+    // Rank 1 has sent two messages before its rendezvous get.
     Job::of(2).checksums().faults("corrupt:rank=1,at=3,of=message").broken(),
     |comm| {
         let (buffer, other) = (comm.alloc::<u8>(100_000)?, comm.alloc::<u8>(100_000)?);
@@ -340,7 +340,7 @@ fn whatever_is_corrupted_that_was_staged_or_made_of_it_is_an_error_and_never_a_r
 #[test]
 fn whatever_is_corrupted_that_was_posted_is_an_error_and_never_a_result() {
     let _watchdog = Watchdog::start("corrupted posts", Duration::from_secs(120));
-    // A word, what goes into a post, and what goes into the mail.
+    // A word, what goes into a post, and what goes into an eager slot.
     for count in [1, 5, 1000] {
         // Nobody looks at what a root has for itself, or at what others have where only a root has
         // something.

@@ -9,7 +9,7 @@ use shmccl::{Collectives, Communicator, Error, Group, Result};
 
 use crate::harness::Job;
 
-/// Around what fits into a post, into the mail, and into a piece of the scratch.
+/// Around what fits into a post, into an eager slot, and into a piece of the scratch.
 const COUNTS: [usize; 12] = [0, 1, 2, 3, 21, 22, 23, 1000, 2048, 2049, 100_003, 300_000];
 
 /// Elements repeat after so many.
@@ -30,14 +30,14 @@ fn elements(range: std::ops::Range<usize>, element: impl Fn(usize) -> f32) -> Ve
 
 /// The place of one rank in one operation.
 #[derive(Clone, Copy)]
-pub(crate) struct Seat {
+pub(crate) struct CallCase {
     pub(crate) round: usize,
     pub(crate) me: usize,
     pub(crate) n: usize,
     pub(crate) count: usize,
 }
 
-impl Seat {
+impl CallCase {
     pub(crate) fn root(self) -> Rank {
         Rank::new(u32::try_from(self.round % self.n).unwrap(), u32::try_from(self.n).unwrap()).unwrap()
     }
@@ -82,49 +82,52 @@ macro_rules! call {
 }
 
 /// An operation: what a rank sends, what it is to get, and the call.
-pub(crate) type Operation =
-    (fn(Seat) -> Vec<f32>, fn(Seat) -> Vec<f32>, fn(&mut Communicator, Seat, Buffers<'_>) -> Result<()>);
+pub(crate) type Operation = (
+    fn(CallCase) -> Vec<f32>,
+    fn(CallCase) -> Vec<f32>,
+    fn(&mut Communicator, CallCase, Buffers<'_>) -> Result<()>,
+);
 
 pub(crate) const OPERATIONS: [Operation; 8] = [
     (
-        |seat| seat.input(seat.me, 0..seat.count),
-        |seat| seat.sum(0..seat.count),
+        |case| case.input(case.me, 0..case.count),
+        |case| case.sum(0..case.count),
         |comm, _, buffers| call!(comm, buffers, all_reduce, &ReduceOp::Sum),
     ),
     (
-        |seat| seat.input(seat.me, 0..seat.count),
-        |seat| seat.at_root(seat.sum(0..seat.count)),
-        |comm, seat, buffers| call!(comm, buffers, reduce, &ReduceOp::Sum, seat.root()),
+        |case| case.input(case.me, 0..case.count),
+        |case| case.at_root(case.sum(0..case.count)),
+        |comm, case, buffers| call!(comm, buffers, reduce, &ReduceOp::Sum, case.root()),
     ),
     (
-        |seat| seat.at_root(seat.input(seat.me, 0..seat.count)),
-        |seat| seat.input(seat.root().index(), 0..seat.count),
-        |comm, seat, buffers| call!(comm, buffers, broadcast, seat.root()),
+        |case| case.at_root(case.input(case.me, 0..case.count)),
+        |case| case.input(case.root().index(), 0..case.count),
+        |comm, case, buffers| call!(comm, buffers, broadcast, case.root()),
     ),
     (
-        |seat| seat.input(seat.me, 0..seat.count),
-        |seat| seat.all(|rank| seat.input(rank, 0..seat.count)),
+        |case| case.input(case.me, 0..case.count),
+        |case| case.all(|rank| case.input(rank, 0..case.count)),
         |comm, _, buffers| call!(comm, buffers, all_gather),
     ),
     (
-        |seat| seat.input(seat.me, 0..seat.n * seat.count),
-        |seat| seat.sum(seat.block(seat.me)),
+        |case| case.input(case.me, 0..case.n * case.count),
+        |case| case.sum(case.block(case.me)),
         |comm, _, buffers| call!(comm, buffers, reduce_scatter, &ReduceOp::Sum),
     ),
     (
-        |seat| seat.input(seat.me, 0..seat.n * seat.count),
-        |seat| seat.all(|rank| seat.input(rank, seat.block(seat.me))),
+        |case| case.input(case.me, 0..case.n * case.count),
+        |case| case.all(|rank| case.input(rank, case.block(case.me))),
         |comm, _, buffers| call!(comm, buffers, all_to_all),
     ),
     (
-        |seat| seat.input(seat.me, 0..seat.count),
-        |seat| seat.at_root(seat.all(|rank| seat.input(rank, 0..seat.count))),
-        |comm, seat, buffers| call!(comm, buffers, gather, seat.root()),
+        |case| case.input(case.me, 0..case.count),
+        |case| case.at_root(case.all(|rank| case.input(rank, 0..case.count))),
+        |comm, case, buffers| call!(comm, buffers, gather, case.root()),
     ),
     (
-        |seat| seat.at_root(seat.input(seat.me, 0..seat.n * seat.count)),
-        |seat| seat.input(seat.root().index(), seat.block(seat.me)),
-        |comm, seat, buffers| call!(comm, buffers, scatter, seat.root()),
+        |case| case.at_root(case.input(case.me, 0..case.n * case.count)),
+        |case| case.input(case.root().index(), case.block(case.me)),
+        |comm, case, buffers| call!(comm, buffers, scatter, case.root()),
     ),
 ];
 
@@ -134,16 +137,16 @@ fn everything(comm: &mut Communicator) -> Result<()> {
     let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
     for (which, (send, recv, run)) in OPERATIONS.into_iter().enumerate() {
         for (round, count) in COUNTS.into_iter().enumerate() {
-            let seat = Seat { round, me, n, count };
-            let (input, expected) = (send(seat), recv(seat));
+            let case = CallCase { round, me, n, count };
+            let (input, expected) = (send(case), recv(case));
             heap_send.copy_from_slice(0, &input)?;
             heap_recv.fill(f32::NAN);
             let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
             let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
-            run(comm, seat, Buffers::Heap(&sent, &received))?;
+            run(comm, case, Buffers::Heap(&sent, &received))?;
             assert!(received.to_vec() == expected, "operation {which}: {count} elements in the heap");
             let mut slice = vec![f32::NAN; expected.len()];
-            run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+            run(comm, case, Buffers::Memory(&input, &mut slice))?;
             assert!(slice == expected, "operation {which}: {count} elements in ordinary memory");
         }
     }
@@ -167,8 +170,8 @@ scenario!(eight_ranks_do_everything, Job::of(8).heap_len(64 << 20), |comm| {
 /// ordinary memory.
 fn sum_in_place(comm: &mut Communicator, count: usize, heaps: u32) -> Result<()> {
     let (me, n) = (comm.rank().index(), comm.n_ranks() as usize);
-    let seat = Seat { round: count, me, n, count };
-    let (input, expected) = (seat.input(me, 0..count), seat.sum(0..count));
+    let case = CallCase { round: count, me, n, count };
+    let (input, expected) = (case.input(me, 0..count), case.sum(0..count));
     let buffer = comm.alloc::<f32>(count)?;
     let mut slice = input.clone();
     if comm.rank().get() < heaps {

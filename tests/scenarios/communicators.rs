@@ -17,7 +17,7 @@ pub(crate) fn members(comm: &Communicator) -> Vec<u32> {
     comm.members().iter().map(|rank| rank.get()).collect()
 }
 
-/// Sums a number of each member: through posts, the mail, and the scratch.
+/// Sums a number of each member: through posts, eager slots, and the scratch.
 pub(crate) fn check_sum(comm: &mut Communicator) -> Result<()> {
     let value = |rank: u32| u64::from(rank) * 3 + 1;
     let expected: u64 = members(comm).into_iter().map(value).sum();

@@ -11,7 +11,7 @@ use shmccl::collective::{Algorithm, ChannelKind, CustomAlgorithm, Operation, Ste
 use shmccl::reduce::{ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Error, Result};
 
-use crate::collectives::{Buffers, OPERATIONS, Seat};
+use crate::collectives::{Buffers, CallCase, OPERATIONS};
 use crate::harness::{Job, panic_on_purpose, rank};
 
 /// A body with a name.
@@ -130,16 +130,16 @@ fn right_ones(comm: &mut Communicator) -> Result<()> {
         comm.set_channel_kind(kind)?;
         for (name, (send, recv, run)) in Algorithm::OPERATIONS.into_iter().zip(OPERATIONS) {
             for (round, count) in [0, 1, 1027, 50_003].into_iter().enumerate() {
-                let seat = Seat { round, me, n, count };
-                let (input, expected) = (send(seat), recv(seat));
+                let case = CallCase { round, me, n, count };
+                let (input, expected) = (send(case), recv(case));
                 let mut slice = vec![f32::NAN; expected.len()];
-                run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+                run(comm, case, Buffers::Memory(&input, &mut slice))?;
                 assert!(slice == expected, "{name} of {count} in ordinary memory over {kind} channels");
                 heap_send.copy_from_slice(0, &input)?;
                 let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
                 let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
                 received.fill(f32::NAN);
-                run(comm, seat, Buffers::Heap(&sent, &received))?;
+                run(comm, case, Buffers::Heap(&sent, &received))?;
                 assert!(received.to_vec() == expected, "{name} of {count} in the heap over {kind} channels");
             }
         }

@@ -14,8 +14,8 @@ use shmccl::launch::{launch_threads, spawn_threads};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Communicator, Error, Rank, Result};
 
+use crate::fault_program::{Scratch, all_operations, count_operations};
 use crate::harness::{Job, Open, Watchdog, is_lost, pattern};
-use crate::sorts::{Scratch, all_sorts, count_operations};
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -34,7 +34,7 @@ fn whatever_the_operation_at_which_a_rank_dies_the_others_lose_that_rank() {
         let comms =
             Communicator::init_all_with(3, &with(&format!("seed=5;kill:rank=1,at={number}"))).unwrap();
         let outcome = spawn_threads(comms, |rank, mut comm| {
-            let done = all_sorts(&mut comm, scratch.path()).and_then(|()| comm.finalize());
+            let done = all_operations(&mut comm, scratch.path()).and_then(|()| comm.finalize());
             if rank != victim {
                 let error = done.as_ref().unwrap_err();
                 seen.lock().unwrap().push(is_lost(error, victim));
@@ -164,7 +164,7 @@ channel_scenario!(
 );
 
 scenario!(
-    what_is_corrupted_in_the_mail_of_a_rank_the_others_take_and_it_itself_does_not,
+    what_is_corrupted_in_the_eager_slot_of_a_rank_the_others_take_and_it_itself_does_not,
     Job::of(2).faults("corrupt:rank=0,at=1,of=post;corrupt:rank=0,at=3,of=post"),
     |comm| {
         let (me, count) = (comm.rank().get(), 500);

@@ -10,7 +10,7 @@ use shmccl_proxy::{Handler, Trigger, TriggerKind, TriggerRefusal};
 use support::wait_until;
 
 use crate::harness::Job;
-use crate::refused::sharing;
+use crate::refused_triggers::sharing;
 
 /// How many slots a fifo has.
 const SLOTS: usize = 512;
@@ -208,7 +208,7 @@ port_scenario!(
         channels.push(comm.port_channel(peer)?);
         channels.iter_mut().try_for_each(Channel::flush)?;
         assert_eq!(served_since(comm, &mut before)?, [1, 1, 1, 1, 1, 1, 1, 2]);
-        // Idle proxies are in their beds when the fourth fifo changes hands, with a trigger in it
+        // Idle proxies sleep when the fourth fifo changes hands, with a trigger in it
         // that nobody has flushed.
         let mut fourth = channels.remove(3);
         fourth.signal()?;
@@ -216,16 +216,16 @@ port_scenario!(
         assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 2, 0, 0, 0, 0]);
         channels[7].flush()?;
         assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 0, 0, 0, 0, 1], "who shares stays");
-        let mut heir = comm.port_channel(peer)?;
-        heir.signal()?;
-        heir.flush()?;
+        let mut reopened = comm.port_channel(peer)?;
+        reopened.signal()?;
+        reopened.flush()?;
         assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 2, 0, 0, 0, 0]);
         channels.drain(..6);
         for _ in 0..2 {
-            channels.iter_mut().chain([&mut heir]).try_for_each(Channel::flush)?;
+            channels.iter_mut().chain([&mut reopened]).try_for_each(Channel::flush)?;
         }
         assert_eq!(served_since(comm, &mut before)?, [0, 0, 0, 2, 0, 0, 0, 4]);
-        (0..2).try_for_each(|_| heir.wait())?;
+        (0..2).try_for_each(|_| reopened.wait())?;
         comm.barrier()?;
     }
 );

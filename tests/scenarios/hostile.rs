@@ -23,7 +23,7 @@ use shmccl_proxy::{Handler, MemoryId, SemaphoreId, Transfer, TransferLen, Trigge
 use support::long;
 
 use crate::harness::{Job, Random, figure, rank, seed};
-use crate::refused::{cells, push, raw_producer};
+use crate::refused_triggers::{cells, push, raw_producer};
 
 /// Where a rank's fifos start, and how far they are apart; see the table of `heap::layout`.
 const FIFOS: u64 = 0x5000;
@@ -293,7 +293,12 @@ port_scenario!(a_hostile_fifo_harms_nobody, Job::of(2).patience(Duration::from_s
 });
 
 /// Has the attacked proxy do something useful through its other fifo.
-fn serve_honestly(comm: &Communicator, producer: &mut crate::refused::Raw, ids: &[MemoryId], round: u64) {
+fn serve_honestly(
+    comm: &Communicator,
+    producer: &mut crate::refused_triggers::Raw,
+    ids: &[MemoryId],
+    round: u64,
+) {
     // Within the eighth region, which is the longest; the attack writes there too, so only
     // completion counts.
     let transfer = {

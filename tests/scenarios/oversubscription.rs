@@ -43,8 +43,8 @@ scenario!(ranks_with_a_core_each_do_everything, Job::of(3).cores(3).heap_len(32 
     everything(comm)?;
 });
 
-/// Messages of about the length from which they are lent, among ranks some of which lend them
-/// earlier than others.
+/// Sends messages around the length from which a receiver gets them from the sender's heap. Some of
+/// these ranks do so from a shorter length on than others.
 fn messages(comm: &mut Communicator) -> Result<()> {
     let (me, n) = (comm.rank().get(), comm.n_ranks());
     for len in [1_u32, 4000, 20_000, 60_000, 200_000] {

@@ -17,8 +17,8 @@ const KINDS: [ChannelKind; 2] = [ChannelKind::Memory, ChannelKind::Port];
 /// The longest message, which no number of slots holds.
 const LONGEST: usize = 16 << 20;
 
-/// Around what takes no slot, what is lent and not copied, what one message of a pipe holds, and
-/// what all slots of a pipe hold.
+/// Around what takes no slot, what a receiver gets from the heap, what one message of a pipe holds,
+/// and what all slots of a pipe hold.
 fn lengths(n: usize) -> Vec<usize> {
     let slot = (64 << 10) / n.next_power_of_two().max(2) * 2;
     let fits = slot - 64;

@@ -13,7 +13,7 @@ use shmccl::{Collectives, Error, Group, Result};
 
 use crate::harness::{Job, rank};
 
-/// Around an element, a mail, a piece of the scratch.
+/// Around an element, an eager slot, a piece of the scratch.
 const COUNTS: [usize; 8] = [0, 1, 3, 1000, 2048, 2049, 100_003, 300_000];
 
 /// Whether `error` says that operation `number` of a stream, called `name`, was the first to fail.

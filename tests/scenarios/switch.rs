@@ -203,7 +203,7 @@ scenario!(
 );
 
 scenario!(
-    a_switch_channel_does_not_take_the_seat_that_one_side_has_left,
+    a_switch_channel_does_not_take_the_slot_that_one_side_has_left,
     Job::of(2).heap_len(64 << 20),
     |comm| {
         let buffer = comm.alloc::<u32>(1)?;

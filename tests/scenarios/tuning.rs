@@ -9,7 +9,7 @@ use shmccl::reduce::{CustomOp, ReduceOp};
 use shmccl::{Collectives, Communicator, Error, Result};
 
 use crate::algorithms::{bits, wide};
-use crate::collectives::{Buffers, OPERATIONS, Seat};
+use crate::collectives::{Buffers, CallCase, OPERATIONS};
 use crate::harness::Job;
 
 /// `algorithm` for everything that it can do in buffers of this kind.
@@ -33,8 +33,8 @@ pub(crate) fn everything(comm: &mut Communicator) -> Result<()> {
     let (heap_send, heap_recv) = (comm.alloc::<f32>(most)?, comm.alloc::<f32>(most)?);
     for (name, (send, recv, run)) in Algorithm::OPERATIONS.into_iter().zip(OPERATIONS) {
         for (round, count) in COUNTS.into_iter().enumerate() {
-            let seat = Seat { round, me, n, count };
-            let (input, expected) = (send(seat), recv(seat));
+            let case = CallCase { round, me, n, count };
+            let (input, expected) = (send(case), recv(case));
             heap_send.copy_from_slice(0, &input)?;
             let sent = comm.buffer::<f32>(heap_send.part(0, input.len())?)?;
             let received = comm.buffer::<f32>(heap_recv.part(0, expected.len())?)?;
@@ -44,10 +44,10 @@ pub(crate) fn everything(comm: &mut Communicator) -> Result<()> {
                 let mut slice = vec![f32::NAN; expected.len()];
                 if in_heap {
                     received.fill(f32::NAN);
-                    run(comm, seat, Buffers::Heap(&sent, &received))?;
+                    run(comm, case, Buffers::Heap(&sent, &received))?;
                     slice = received.to_vec();
                 } else {
-                    run(comm, seat, Buffers::Memory(&input, &mut slice))?;
+                    run(comm, case, Buffers::Memory(&input, &mut slice))?;
                 }
                 assert!(slice == expected, "{name} of {count}");
             }

@@ -16,13 +16,13 @@ const TELLING: f64 = 1.25;
 /// Where proxied puts are ahead of direct ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct PutCrossovers {
-    /// In CPU time of the device thread; `None` when that was not measured.
+    /// The crossover in CPU time of the device thread; `None` when that was not measured.
     pub(crate) device_time: Option<Crossover>,
-    /// Between which sizes that crossover lies, as far as rounds differ.
+    /// The sizes between which that crossover lies, as far as rounds differ.
     pub(crate) device_time_range: Option<(f64, f64)>,
-    /// In latency.
+    /// The crossover in latency.
     pub(crate) latency: Crossover,
-    /// In bandwidth.
+    /// The crossover in bandwidth.
     pub(crate) bandwidth: Crossover,
     /// Where proxied latency is level with direct latency, or better.
     #[serde(skip)]

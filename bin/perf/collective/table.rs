@@ -53,7 +53,7 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfSpec, u32)> {
 /// Runs the collective test, prints its table as it grows, and returns its rows.
 ///
 /// # Errors
-/// Those of [`plan`], a job that fails, a table that cannot be printed.
+/// Fails as [`plan`] does, where the job fails, and where the table cannot be printed.
 pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
     let (plan, n_ranks) = plan(args, test)?;
     let left_out: Vec<_> = args

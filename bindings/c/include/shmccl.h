@@ -478,11 +478,11 @@ typedef struct {
      */
     int opCnt;
     /**
-     * Of which rank.
+     * The rank that sends the signals.
      */
     int peer;
     /**
-     * With which index, below `SHMCCL_SIGNALS`.
+     * The index of the signals, below `SHMCCL_SIGNALS`.
      */
     int sigIdx;
 } shmcclWaitSignalDesc_t;

@@ -221,7 +221,7 @@ pub(crate) struct RankInit {
     pub(crate) rank: u32,
     pub(crate) id: UniqueId,
     pub(crate) options: Options,
-    /// Of all ranks, or of none.
+    /// The marks of all ranks, or of none.
     pub(crate) processes: Vec<ProcessMark>,
 }
 

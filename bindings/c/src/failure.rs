@@ -33,19 +33,20 @@ impl Failure {
         Self::new(shmcclInvalidUsage, text)
     }
 
-    /// The error of a null pointer that stands for nothing.
+    /// Returns the error of a null pointer that stands for nothing.
     pub(crate) fn null(name: &str) -> Self {
         Self::argument(format!("{name} is a null pointer"))
     }
 
-    /// The error of a panic, which is a bug of ours.
+    /// Returns the error of a panic, which is a bug of ours.
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic");
         Self::new(shmcclInternalError, format!("{said}; this is a bug of shmccl, please report it"))
     }
 
-    /// The error of a function that the program's own check has ended, which failed by this one.
+    /// Returns the error of a function that the program's own check has ended, which failed by this
+    /// one.
     pub(crate) fn interrupted(self) -> Self {
         let text = format!("the interrupt check has ended the wait: {}", self.text);
         Self { code: shmcclInterrupted, text, rank: None }

@@ -11,6 +11,8 @@
 //!   observe an epoch take no lock.
 //! - What a null pointer would stand for is an argument error, except where the header says what it
 //!   stands for.
+//!
+//! Tried by its unit tests, `programs`, `header` and `lists`.
 
 #![allow(
     non_camel_case_types,

@@ -39,9 +39,9 @@ const MAX_WINDOWS: usize = 4096;
 pub struct shmcclWaitSignalDesc_t {
     /// How many signals.
     pub opCnt: c_int,
-    /// Of which rank.
+    /// The rank that sends the signals.
     pub peer: c_int,
-    /// With which index, below `SHMCCL_SIGNALS`.
+    /// The index of the signals, below `SHMCCL_SIGNALS`.
     pub sigIdx: c_int,
 }
 

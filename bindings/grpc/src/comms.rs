@@ -41,9 +41,9 @@ pub(crate) struct ClientGroup {
 /// A communicator that was made through this front, or used.
 #[derive(Debug, Default)]
 pub(crate) struct CommRecord {
-    /// Its maker, if that was a client of this front.
+    /// The maker of the communicator, if that was a client of this front.
     pub(crate) maker: Option<ConnectionId>,
-    /// Its devices as the maker was told, by rank, and behind them those that have joined.
+    /// The devices as the maker was told, by rank, and behind them those that have joined.
     pub(crate) ranks: Vec<DeviceId>,
     pub(crate) open: Option<ClientGroup>,
     /// The devices that have no part in operations any more.

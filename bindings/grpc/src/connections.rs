@@ -53,9 +53,9 @@ pub(crate) struct Connections {
 /// Clients that nobody uses.
 #[derive(Debug, Default)]
 struct Idle {
-    /// Those that wait in threads.
+    /// The clients that wait in threads.
     waiting: Vec<Client>,
-    /// Those whose answers wake tasks.
+    /// The clients whose answers wake tasks.
     woken: Vec<AsyncFd<Client>>,
 }
 
@@ -69,7 +69,7 @@ impl Connections {
     /// Has `action` done. It goes on if nobody waits for it any more.
     ///
     /// # Errors
-    /// Those of `action`.
+    /// Fails as `action` does.
     pub(crate) async fn carry_out<T: Send + 'static>(
         &self,
         action: impl Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -85,7 +85,7 @@ impl Connections {
     /// Checks that there is a coordinator to send requests to.
     ///
     /// # Errors
-    /// Those of the connection. Nothing has been sent then.
+    /// Returns the errors of the connection. Nothing has been sent then.
     pub(crate) async fn reach(&self) -> Result<(), CoordinatorError> {
         let client = self.take_woken().await?;
         self.idle().woken.push(client);
@@ -95,7 +95,7 @@ impl Connections {
     /// Has `send` send a request, and waits for the answer.
     ///
     /// # Errors
-    /// Those of the request and of the connection.
+    /// Returns the errors of the request and of the connection.
     pub(crate) async fn sent<T>(
         &self,
         pace: Pace,
@@ -116,7 +116,7 @@ impl Connections {
     /// more.
     ///
     /// # Errors
-    /// Those of `action`, and of the connection.
+    /// Returns the errors of `action` and of the connection.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         pace: Pace,
@@ -211,12 +211,12 @@ async fn answer_to<T>(client: &mut AsyncFd<Client>, mut sent: Sent<T>) -> Result
     }
 }
 
-/// The error of a connection that the system, or the end of the front, has taken away.
+/// Returns the error of a connection that the system, or the end of the front, has taken away.
 fn hung_up() -> CoordinatorError {
     CoordinatorError::Disconnected { peer: "coordinator" }
 }
 
-/// The refusal of a front that is about to end.
+/// Returns the refusal of a front that is about to end.
 fn ending() -> Status {
     Status::unavailable("this front is ending; ask the next one")
 }

@@ -263,7 +263,8 @@ fn members_of(made: &CommStatus, all: &[DeviceStatus]) -> Result<Vec<DeviceStatu
     made.devices.iter().map(found).collect()
 }
 
-/// The refusal of a call that was to be executed at once, and has come into a group instead.
+/// Returns the refusal of a call that was to be executed at once, and has come into a group
+/// instead.
 fn in_the_group_of_another(comm: CommId) -> Refusal {
     let text = format!(
         "communicator {comm} has a group that another client has started; the call is executed when that \
@@ -285,7 +286,7 @@ fn status_of(status: &CommStatus, untold_after: Option<u64>) -> gpu_sim::Status 
     }
 }
 
-/// The refusal of a method that only a variant has.
+/// Returns the refusal of a method that only a variant has.
 pub(crate) fn not_here(method: &str, presets: &str) -> Status {
     Status::unimplemented(format!(
         "{method} is not in the dialect of this listener; a listener of {presets} has it"

@@ -90,7 +90,7 @@ impl Cursor {
 /// A stream that brings nothing takes no place among those that wait for devices.
 ///
 /// # Errors
-/// Those of the stream, of copies and of the connection.
+/// Returns the errors of the stream, of copies and of the connection.
 pub(crate) async fn put_stream(
     front: &Arc<Front>,
     from: Cursor,

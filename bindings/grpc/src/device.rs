@@ -85,7 +85,7 @@ impl DeviceService {
     /// Has `action` look at the streams of the communicator that this device belongs to.
     ///
     /// # Errors
-    /// Those of `action`; `NotFound` for a device of no communicator.
+    /// Fails as `action` does, or with `NotFound` for a device of no communicator.
     async fn streams<T>(
         &self,
         action: impl FnOnce(&mut Streams) -> Result<T, Status>,

@@ -26,7 +26,7 @@ impl Front {
     /// Forgets the communicators that have ended, by a list of all `devices`.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Returns the errors of the connection.
     pub(crate) fn forget_ended(&self, client: &mut Client, devices: &[DeviceStatus]) -> Result<(), Refusal> {
         let is_there = |comm: &CommId| devices.iter().any(|it| it.comm == Some(*comm));
         for comm in self.comms.all().into_iter().filter(|comm| !is_there(comm)) {

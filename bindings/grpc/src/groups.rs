@@ -48,7 +48,7 @@ pub(crate) async fn status_of(
 /// Checks that a communicator takes calls.
 ///
 /// # Errors
-/// Those of [`living`]; [`RequestError::Failed`], [`RequestError::WrongState`].
+/// Fails as [`living`] does, or with [`RequestError::Failed`], [`RequestError::WrongState`].
 pub(crate) async fn takes_calls(coordinator: &Connections, comm: CommId) -> Result<(), Refusal> {
     let CommStatus { state, why, .. } = living(coordinator, comm).await?;
     let refused = match state {
@@ -61,7 +61,7 @@ pub(crate) async fn takes_calls(coordinator: &Connections, comm: CommId) -> Resu
     Err(refused.into())
 }
 
-/// Whether a request was refused since the group before was in progress, which is over now.
+/// Returns whether a request was refused since the group before was in progress, which is over now.
 async fn was_too_early<T>(
     coordinator: &Connections,
     comm: CommId,
@@ -80,7 +80,7 @@ async fn was_too_early<T>(
 /// Starts a group, which `repeats` after a loss or does not.
 ///
 /// # Errors
-/// Those of [`Client::start_group`](shmccl::coordinator::Client::start_group).
+/// Fails as [`Client::start_group`](shmccl::coordinator::Client::start_group) does.
 pub(crate) async fn start(
     coordinator: &Connections,
     comm: CommId,
@@ -93,7 +93,7 @@ pub(crate) async fn start(
 /// it `repeats`, and returns whether it has.
 ///
 /// # Errors
-/// Those of [`Client::call`](shmccl::coordinator::Client::call); those of [`succeeded`].
+/// Fails as [`Client::call`](shmccl::coordinator::Client::call) or [`succeeded`] does.
 pub(crate) async fn call(
     coordinator: &Connections,
     comm: CommId,
@@ -117,7 +117,7 @@ pub(crate) async fn call(
 /// has been executed.
 ///
 /// # Errors
-/// Those of [`Client::end_group`](shmccl::coordinator::Client::end_group) and [`succeeded`].
+/// Fails as [`Client::end_group`](shmccl::coordinator::Client::end_group) or [`succeeded`] does.
 pub(crate) async fn end(
     coordinator: &Connections,
     comm: CommId,

@@ -17,6 +17,8 @@
 //!   takes more than one request of it; `memcpy`: copies in one message; `comms`: what is kept of
 //!   communicators.
 //! - `refusal`: codes and sentences. `page`: the pool in a browser.
+//!
+//! Tried by its unit tests and `.ci/run bindings_grpc`.
 
 mod arriving;
 mod comms;

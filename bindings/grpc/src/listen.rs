@@ -74,7 +74,7 @@ pub(crate) struct Secrets {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Its device and number.
+    /// The device and number of the file.
     identity: (u64, u64),
 }
 
@@ -103,7 +103,7 @@ impl Accepted {
     /// Returns the connection, once both sides are ready, and whether its calls are taken.
     ///
     /// # Errors
-    /// Those of the socket and of TLS.
+    /// Returns the errors of the socket and of TLS.
     pub(crate) async fn admit(self) -> io::Result<(Box<dyn Wire>, Admission)> {
         match self {
             Self::Unix(stream) => {
@@ -206,7 +206,7 @@ impl Listener {
     /// Returns the next connection.
     ///
     /// # Errors
-    /// Those of the system, which may have room for another connection later.
+    /// Returns the errors of the system, which may have room for another connection later.
     pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Unix { listener, .. } => Ok(Accepted::Unix(listener.accept().await?.0)),
@@ -266,7 +266,7 @@ impl Claim {
     /// Waits for the right to replace the socket at `path`.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     fn of(path: &Path) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");

@@ -46,7 +46,8 @@ struct InPlaceOfBody(Arc<Mutex<Option<MemcpyReply>>>);
 /// of a device, that is the `only` one.
 ///
 /// # Errors
-/// Those of copies; `ResourceExhausted` for bytes that a device has, but a message has no room for.
+/// Returns the errors of copies, and `ResourceExhausted` for bytes that a device has, but a message
+/// has no room for.
 pub(crate) async fn memcpy(
     front: &Arc<Front>,
     request: memcpy_request::Either,
@@ -83,7 +84,7 @@ pub(crate) async fn memcpy(
     }
 }
 
-/// The refusal of a copy that says neither where from nor where to.
+/// Returns the refusal of a copy that says neither where from nor where to.
 pub(crate) fn no_branch() -> Status {
     Status::invalid_argument("the copy has neither hostToDevice nor deviceToHost; set one of them")
 }

@@ -7,6 +7,8 @@
 //!
 //! It changes nothing. The token keeps other programs of the browser out, the name of the host
 //! those that have it resolve another name to this port, and the kernel's table other users.
+//!
+//! Tried by its unit tests and `.ci/run page`.
 
 mod picture;
 
@@ -72,7 +74,7 @@ impl Page {
     /// Listens at `address`, which only this host can reach.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the errors of the system.
     pub(crate) fn open(address: SocketAddr, connections: Connections) -> Result<Self> {
         let listen = || {
             let listener = std::net::TcpListener::bind(address)?;

@@ -11,7 +11,7 @@ const ESTABLISHED: &str = "01";
 /// kernel has no such socket.
 ///
 /// # Errors
-/// Those of the file system.
+/// Returns the errors of the file system.
 pub(crate) fn user_of(theirs: SocketAddr, mine: SocketAddr) -> io::Result<Option<u32>> {
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
         let text = match std::fs::read_to_string(table) {

@@ -34,8 +34,8 @@ impl From<Refusal> for Status {
 }
 
 impl Refusal {
-    /// The refusal of a call that was under way when the coordinator ended. `Unavailable` would
-    /// have clients call again, and do twice what goes on without a coordinator.
+    /// Returns the refusal of a call that was under way when the coordinator ended. `Unavailable`
+    /// would have clients call again, and do twice what goes on without a coordinator.
     pub(crate) fn untold() -> Self {
         Status::unknown(
             "the coordinator has ended before it answered: what was asked for may be done, or go on; look \
@@ -45,7 +45,8 @@ impl Refusal {
         .into()
     }
 
-    /// The refusal of a request that is not to be made twice, by what came instead of its answer.
+    /// Returns the refusal of a request that is not to be made twice, by what came instead of its
+    /// answer.
     pub(crate) fn unanswered(error: CoordinatorError) -> Self {
         match error {
             CoordinatorError::Disconnected { peer: "coordinator" } => Self::untold(),

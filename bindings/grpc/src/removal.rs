@@ -37,8 +37,8 @@ pub(crate) fn mark(front: &Front, status: &CommStatus, rank: u32) -> Result<(), 
     })
 }
 
-/// The refusal of a call in a group that is executed at its end. What a marked device contributes
-/// is only known when the group begins.
+/// Returns the refusal of a call in a group that is executed at its end. What a marked device
+/// contributes is only known when the group begins.
 pub(crate) fn in_a_group() -> Refusal {
     let text = "a communicator with a removed device takes no calls in a group that is executed at its end; \
                 call outside of a group, or make another communicator";
@@ -49,7 +49,7 @@ pub(crate) fn in_a_group() -> Refusal {
 /// not put into a group.
 ///
 /// # Errors
-/// Those of [`groups::call`] and of copies.
+/// Returns the errors of [`groups::call`] and of copies.
 pub(crate) async fn call(
     coordinator: &Connections,
     comm: CommId,

@@ -131,7 +131,7 @@ struct Guest {
 
 impl Guest {
     /// # Errors
-    /// Those of [`Admission::check`]. A connection of which no call was taken ends then.
+    /// Fails as [`Admission::check`] does. A connection of which no call was taken ends then.
     fn check(&self, headers: &http::HeaderMap) -> Result<(), Status> {
         let checked = self.admission.check(headers);
         let shown = if checked.is_ok() { Standing::Admitted } else { Standing::Refused };

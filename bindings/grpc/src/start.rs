@@ -48,7 +48,7 @@ pub struct FrontOptions {
     pub listen: Vec<ListenSpec>,
     /// The longest message.
     pub max_message: usize,
-    /// For listeners that other hosts can reach.
+    /// The secrets of listeners that other hosts can reach.
     pub secrets: Option<SecretFiles>,
     /// Where the page is shown, if it is.
     pub page: Option<SocketAddr>,
@@ -61,7 +61,7 @@ pub struct FrontOptions {
 pub struct SecretFiles {
     /// The chain of certificates, as PEM.
     pub certificate: PathBuf,
-    /// Its private key, as PEM.
+    /// The private key of the certificate, as PEM.
     pub key: PathBuf,
     /// The token, which only this user may read.
     pub token: PathBuf,

@@ -214,7 +214,7 @@ fn missing(number: u64) -> Status {
 /// Moves the bytes of a stream from device to device, within their communicator.
 ///
 /// # Errors
-/// Those of copies.
+/// Returns the errors of copies.
 pub(crate) fn carry(client: &mut Client, source: StreamSide, target: StreamSide) -> Result<(), Refusal> {
     let mut done = 0;
     client.keep_to(Some(source.comm));

@@ -25,7 +25,7 @@ impl Allocations {
     /// Allocates `len` bytes on all ranks. Collective.
     ///
     /// # Errors
-    /// Those of `alloc` and of a small all-reduce.
+    /// Returns the errors of `alloc` and of a small all-reduce.
     pub fn take(&self, comm: &mut Communicator, len: u64, align: u64) -> shmccl::Result<(Region, Arc<()>)> {
         let mut noted = self.0.take()?;
         free_dropped(&mut noted, comm)?;

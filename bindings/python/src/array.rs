@@ -53,7 +53,7 @@ impl Array {
     /// Views `region` in the heap of member `rank`.
     ///
     /// # Errors
-    /// Those of [`HeapPlaces::span`].
+    /// Fails as [`HeapPlaces::span`] does.
     pub fn new(
         places: &Arc<HeapPlaces>,
         rank: u32,

@@ -111,7 +111,7 @@ impl Dtype {
     /// added to NumPy; `None` for others.
     ///
     /// # Errors
-    /// Those of the descriptor.
+    /// Returns the errors of the descriptor.
     pub fn of_described(descriptor: &Bound<'_, PyAny>) -> PyResult<Option<&'static Self>> {
         let name = descriptor.getattr("name")?.to_string();
         Ok(ALL.iter().find(|dtype| dtype.is_foreign_to_numpy() && dtype.name == name))

@@ -43,7 +43,7 @@ fn text_of(error: &Error) -> String {
 /// Returns the exception for a program that is no plan.
 #[cold]
 pub fn plan_refused(py: Python<'_>, error: &BuildError) -> PyErr {
-    refused(py, "Plan", error.to_string())
+    refused(py, "PlanError", error.to_string())
 }
 
 /// Returns the exception of the class called `name` for an argument that the engine never sees.
@@ -81,25 +81,29 @@ fn rank_of(error: &Error) -> Option<u32> {
     }
 }
 
-/// Returns the name of the variant, which the class has too.
+/// Names the class of each variant: the variant with `Error` at its end, or the name after `=>`.
 macro_rules! names {
-    ($($variant:ident)*) => {
+    ($($variant:ident)*; $($taken:ident => $class:literal)*) => {
         fn name_of(error: &Error) -> &'static str {
             match error {
-                $(Error::$variant { .. } => stringify!($variant),)*
+                $(Error::$variant { .. } => concat!(stringify!($variant), "Error"),)*
+                $(Error::$taken { .. } => $class,)*
                 _ => "Error",
             }
         }
 
         /// The names of the classes of exceptions, for the test that Python has them all.
-        pub const NAMES: &[&str] = &[$(stringify!($variant),)*];
+        pub const NAMES: &[&str] = &[$(concat!(stringify!($variant), "Error"),)* $($class,)*];
     };
 }
 
 names! {
     InvalidArgument UnsupportedAlgorithm UnsupportedOperator WrongCount InvalidRank OutOfRange Misaligned OutOfMemory Exhausted
-    Unavailable NameInUse ResourceLimit Refused Os Layout Mismatch CallMismatch AlgorithmMismatch FailedElsewhere
-    Timeout StreamFailed Panicked PeerLost Excluded ProxyLost Revoked Environment Setting Tuning TuningMismatch Trace
-    NoMeeting RankTaken NoPlace FaultPlan FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled
-    Interrupted Plan
+    Unavailable NameInUse ResourceLimit Refused Layout Mismatch CallMismatch AlgorithmMismatch FailedElsewhere
+    StreamFailed Panicked PeerLost Excluded ProxyLost Revoked Setting Tuning TuningMismatch Trace
+    NoMeeting RankTaken NoPlace FaultPlan FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled Plan;
+    Environment => "LaunchEnvironmentError"
+    Interrupted => "LaunchInterruptedError"
+    Os => "SystemCallError"
+    Timeout => "WaitTimeoutError"
 }

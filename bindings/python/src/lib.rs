@@ -16,6 +16,8 @@
 //!
 //! `unsafe` stands where bytes of Python objects become operands, in the two protocols that lend
 //! them, and in calls of the C ABI.
+//!
+//! Tried by its unit tests and `.ci/run bindings_python`.
 
 mod allocations;
 mod array;

@@ -12,6 +12,8 @@
 //! Nothing is copied here. Each way tells place, length, steps and type, and whether the bytes may
 //! be written. What does not lie in one piece, in C's order, is refused. So is the other byte
 //! order, unless the call names a type for the bytes.
+//!
+//! Tried by `test_operands.py` and `test_torch_operands.py`.
 
 mod buffer;
 mod dlpack;
@@ -69,7 +71,7 @@ impl<'py> Operand<'py> {
     /// Finds the bytes of `object` whatever they are, for calls that only move them.
     ///
     /// # Errors
-    /// Those of [`Operand::of`] but for unknown types.
+    /// Fails as [`Operand::of`] does, but not for unknown types.
     pub fn of_any(object: &Bound<'py, PyAny>, access: Access) -> PyResult<Self> {
         Self::of(object, access, None).or_else(|error| {
             match error.is_instance_of::<PyTypeError>(object.py()) {

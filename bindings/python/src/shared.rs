@@ -53,7 +53,7 @@ impl Shared {
     /// Shares `comm`, whose epoch has `allocations`.
     ///
     /// # Errors
-    /// Those of [`HeapPlaces::of`].
+    /// Fails as [`HeapPlaces::of`] does.
     pub fn new(
         comm: Communicator,
         allocations: Option<&Arc<Allocations>>,
@@ -112,7 +112,8 @@ impl Shared {
     /// Waits until no other thread is in a call, without the interpreter's lock.
     ///
     /// # Errors
-    /// Those of [`Turns::take`], and [`shmccl::Error::Unavailable`] in a handler of a proxy.
+    /// Fails as [`Turns::take`] does, or with [`shmccl::Error::Unavailable`] in a handler of a
+    /// proxy.
     #[inline]
     pub fn turn(&self) -> Result<Turn<'_, Option<Communicator>>> {
         refuse_within_handler()?;
@@ -142,7 +143,7 @@ impl Shared {
     /// Takes the communicator out, without the interpreter's lock.
     ///
     /// # Errors
-    /// Those of [`Turns::take_out`].
+    /// Fails as [`Turns::take_out`] does.
     pub fn take(&self) -> Result<Option<Communicator>> {
         let comm = self.comm.take_out()?;
         // Relaxed: see `is_closed`.
@@ -153,7 +154,7 @@ impl Shared {
     /// Leaves at once, without the interpreter's lock.
     ///
     /// # Errors
-    /// Those of [`Shared::take`].
+    /// Fails as [`Shared::take`] does.
     pub fn leave(&self) -> Result<()> {
         self.take().map(drop)
     }

@@ -82,7 +82,7 @@ impl Stream {
     /// Waits for the turn of this thread. Nobody waits for what the stream does in its turn.
     ///
     /// # Errors
-    /// Those of [`Turns::take`].
+    /// Fails as [`Turns::take`] does.
     pub fn turn(&self) -> shmccl::Result<Turn<'_, Option<OpenStream>>> {
         self.0.take()
     }
@@ -94,7 +94,7 @@ impl Stream {
     /// Keeps `objects` until everything enqueued by now is done.
     ///
     /// # Errors
-    /// Those of a stream that has failed.
+    /// Returns the errors of a stream that has failed.
     pub fn keep(&self, py: Python<'_>, objects: Vec<Py<PyAny>>) -> PyResult<()> {
         if objects.is_empty() {
             return Ok(());

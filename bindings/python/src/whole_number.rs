@@ -11,7 +11,7 @@ use crate::error::refused;
 /// `InvalidRank` for a number that no communicator has, `TypeError` for what is no whole number.
 #[inline]
 pub fn rank(object: &Bound<'_, PyAny>) -> PyResult<u32> {
-    taken(object, "InvalidRank", "rank", "does not exist: ranks count from 0")
+    taken(object, "InvalidRankError", "rank", "does not exist: ranks count from 0")
 }
 
 /// Takes the tag of a message.
@@ -20,7 +20,7 @@ pub fn rank(object: &Bound<'_, PyAny>) -> PyResult<u32> {
 /// `InvalidArgument` for a number that is none, `TypeError` for what is no whole number.
 #[inline]
 pub fn tag(object: &Bound<'_, PyAny>) -> PyResult<u32> {
-    taken(object, "InvalidArgument", "tag", "is none: tags go from 0 to 4294967295")
+    taken(object, "InvalidArgumentError", "tag", "is none: tags go from 0 to 4294967295")
 }
 
 /// Takes how many there are of something.
@@ -29,7 +29,7 @@ pub fn tag(object: &Bound<'_, PyAny>) -> PyResult<u32> {
 /// As for [`tag`].
 #[inline]
 pub fn count(object: &Bound<'_, PyAny>) -> PyResult<u32> {
-    taken(object, "InvalidArgument", "a count of", "is out of range")
+    taken(object, "InvalidArgumentError", "a count of", "is out of range")
 }
 
 /// Takes a color, or None for none.
@@ -38,7 +38,7 @@ pub fn count(object: &Bound<'_, PyAny>) -> PyResult<u32> {
 /// As for [`tag`].
 pub fn color(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     let fault = "is none: colors go from 0 to 4294967295, and None takes no part";
-    if object.is_none() { Ok(None) } else { taken(object, "InvalidArgument", "color", fault).map(Some) }
+    if object.is_none() { Ok(None) } else { taken(object, "InvalidArgumentError", "color", fault).map(Some) }
 }
 
 /// Takes the number of a step.
@@ -46,7 +46,7 @@ pub fn color(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
 /// # Errors
 /// As for [`tag`].
 pub fn step(object: &Bound<'_, PyAny>) -> PyResult<u64> {
-    taken(object, "InvalidArgument", "step", "is none: steps count from 0")
+    taken(object, "InvalidArgumentError", "step", "is none: steps count from 0")
 }
 
 /// Takes numbers of elements, or where blocks begin.
@@ -71,7 +71,7 @@ pub fn some_counts(object: &Bound<'_, PyAny>) -> PyResult<Option<Vec<usize>>> {
 /// As for [`tag`].
 pub fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let fault = "is none: extents count from 0";
-    match taken(object, "InvalidArgument", "shape", fault) {
+    match taken(object, "InvalidArgumentError", "shape", fault) {
         Ok(count) => Ok(vec![count]),
         Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => taken_all(object, "shape", fault),
         Err(error) => Err(error),
@@ -85,12 +85,12 @@ pub fn shape(object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
 pub fn heap_len(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = object.py();
     let len = py.import("shmccl._options")?.call_method1("byte_count", (object,))?;
-    taken(&len, "InvalidArgument", "heap", "is longer than all memory")
+    taken(&len, "InvalidArgumentError", "heap", "is longer than all memory")
 }
 
 fn taken_all(object: &Bound<'_, PyAny>, what: &str, fault: &str) -> PyResult<Vec<usize>> {
     let numbers = object.try_iter()?.map(|number| number?.extract());
-    numbers.collect::<PyResult<_>>().map_err(|error| told(object, error, "InvalidArgument", what, fault))
+    numbers.collect::<PyResult<_>>().map_err(|error| told(object, error, "InvalidArgumentError", what, fault))
 }
 
 #[inline]

@@ -31,7 +31,7 @@ def is_killed_on_rank_1(comm):
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         comm.all_reduce(np.zeros(1))
-    except shmccl.PeerLost as error:
+    except shmccl.PeerLostError as error:
         rest, lost = comm.shrink()
         return error.rank, lost, rest.size, sum_of_ranks(rest)
 
@@ -40,14 +40,14 @@ def differ(comm):
     """Makes a call that the other rank does not make."""
     try:
         comm.all_reduce(np.ones(1 + comm.rank))
-    except shmccl.CallMismatch as error:
+    except shmccl.CallMismatchError as error:
         return type(error).__name__
 
 
 def differ_and_go_on(comm):
     try:
         comm.all_reduce(np.ones(1 + comm.rank))
-    except shmccl.CallMismatch as error:
+    except shmccl.CallMismatchError as error:
         comm, lost = comm.shrink()
         return str(error), lost, comm.all_reduce(np.ones(1))[0]
 
@@ -66,7 +66,7 @@ def comes_back(comm):
             comm.all_reduce(mine, out=mine)
             assert mine.tolist() == [step * comm.size] * 2
             step += 1
-        except shmccl.PeerLost as error:
+        except shmccl.PeerLostError as error:
             assert error.rank == last
             comm = comm.recover(step)
             step, was_lost = comm.recovered_step, True

@@ -105,7 +105,7 @@ def test_types_that_numpy_lacks_are_viewed_by_ml_dtypes():
 
 def test_a_heap_that_is_too_small_says_how_to_have_a_larger_one():
     def body(comm):
-        with pytest.raises(shmccl.OutOfMemory, match="larger heap"):
+        with pytest.raises(shmccl.OutOfMemoryError, match="larger heap"):
             comm.zeros(1 << 40)
         with pytest.raises(MemoryError):
             comm.zeros((1 << 40, 1 << 40))

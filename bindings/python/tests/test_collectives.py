@@ -258,7 +258,7 @@ def test_wrong_arguments_name_the_remedy_and_leave_the_job_as_it_was():
 
 def test_ranks_in_different_calls_are_told_so():
     def body(comm):
-        with pytest.raises(shmccl.CallMismatch, match="all_reduce"):
+        with pytest.raises(shmccl.CallMismatchError, match="all_reduce"):
             if comm.rank == 0:
                 comm.all_reduce(np.zeros(4))
             else:

@@ -17,6 +17,16 @@ def test_the_manual_has_programs():
     assert len(PROGRAMS) >= 8
 
 
+def test_the_manual_lists_all_exceptions_with_what_else_they_are():
+    errors = importlib.import_module("shmccl._errors")
+    rows = re.findall(r"^\| (?:`(\w+)`)? *\| (`\w+Error`.*) \|$", TEXTS[0].split("| also | classes |")[1], re.MULTILINE)
+    listed = {name: also for also, names in rows for name in re.findall(r"`(\w+Error)`", names)}
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and name != "Error"}
+    assert listed == {name: kind.__bases__[1].__name__ if kind.__bases__[1:] else "" for name, kind in kinds.items()}
+    before = dict(re.findall(r"`(\w+Error)` \(was `(\w+)`\)", TEXTS[0]))
+    assert before == {name: before for before, name in errors._LONGER.items()}
+
+
 def name(text):
     return "torch" if "import torch" in text else "core"
 

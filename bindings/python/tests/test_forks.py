@@ -64,7 +64,7 @@ def test_child_and_parent_each_have_arrays_of_their_own():
 def is_refused(call):
     try:
         call()
-    except shmccl.Unavailable as error:
+    except shmccl.UnavailableError as error:
         return "forked" in str(error)
     return False
 

@@ -32,28 +32,28 @@ def test_a_function_that_cannot_be_imported_runs_in_copies_of_this_process():
 
 
 def test_a_rank_that_raises_ends_all_and_its_traceback_is_shown():
-    with pytest.raises(shmccl.DeviceFailed, match="(?s)rank 1 raised ValueError: no such luck.*fails_on_rank_1") as failed:
+    with pytest.raises(shmccl.DeviceFailedError, match="(?s)rank 1 raised ValueError: no such luck.*fails_on_rank_1") as failed:
         shmccl.launch(ranks.fails_on_rank_1, 3)
     assert failed.value.rank == 1
     assert isinstance(failed.value.__cause__, ValueError)
 
 
 def test_a_rank_that_is_killed_is_named_and_the_others_can_go_on():
-    with pytest.raises(shmccl.DeviceFailed, match="rank 1 was killed by SIGKILL"):
+    with pytest.raises(shmccl.DeviceFailedError, match="rank 1 was killed by SIGKILL"):
         shmccl.launch(ranks.is_killed_on_rank_1, 3)
     first, lost, last = shmccl.launch(ranks.is_killed_on_rank_1, 3, keep_going=True)
     assert first == last == (1, [1], 2, 1.0)
-    assert isinstance(lost, shmccl.DeviceFailed) and lost.rank == 1
+    assert isinstance(lost, shmccl.DeviceFailedError) and lost.rank == 1
 
 
 def test_what_a_rank_has_done_stands_though_its_epoch_has_ended():
     (calls, lost, total), (other, *_) = shmccl.launch(ranks.differ_and_go_on, 2)
     assert "all_reduce" in calls and "all_reduce" in other and (lost, total) == ([], 2.0)
-    assert shmccl.launch(ranks.differ, 2, keep_going=True) == ["CallMismatch", "CallMismatch"]
+    assert shmccl.launch(ranks.differ, 2, keep_going=True) == ["CallMismatchError", "CallMismatchError"]
 
 
 def test_a_result_that_cannot_be_pickled_is_an_error_of_its_rank():
-    with pytest.raises(shmccl.DeviceFailed, match="cannot be pickled"):
+    with pytest.raises(shmccl.DeviceFailedError, match="cannot be pickled"):
         shmccl.launch(lambda comm: lambda: None, 2)
 
 
@@ -128,7 +128,7 @@ import shmccl
 for arguments in {"heap": "64M"}, {"rank": 0, "size": 1}, {"rank": 0}, {"size": 1}:
     try:
         shmccl.init(**arguments)
-    except shmccl.InvalidArgument as error:
+    except shmccl.InvalidArgumentError as error:
         assert len(str(error).splitlines()) == 1 and "=" in str(error)
     else:
         raise AssertionError(arguments)
@@ -142,7 +142,7 @@ with shmccl.init(timeout=7.5) as comm:
 
 def test_a_rank_that_is_none_is_refused_at_once():
     for rank in 2, -1:
-        with pytest.raises(shmccl.InvalidRank, match=f"this rank {rank}, and of 2 ranks"):
+        with pytest.raises(shmccl.InvalidRankError, match=f"this rank {rank}, and of 2 ranks"):
             shmccl.init(rank=rank, size=2)
     code = "import shmccl; shmccl.init()"
     env = {**os.environ, "SHMCCL_RANK": "3", "SHMCCL_SIZE": "2"}
@@ -152,7 +152,7 @@ def test_a_rank_that_is_none_is_refused_at_once():
 
 def test_a_rank_without_a_size_is_refused_everywhere():
     for arguments in {"rank": 0}, {"size": 2}, {"id": shmccl.UniqueId(), "rank": 0}, {"id": shmccl.UniqueId()}:
-        with pytest.raises(shmccl.InvalidArgument, match="size="):
+        with pytest.raises(shmccl.InvalidArgumentError, match="size="):
             shmccl.init(**arguments)
 
 
@@ -209,7 +209,7 @@ def test_a_rank_that_hosts_a_meeting_and_dies_in_init_is_named_to_those_that_are
         host.kill()
         host.communicate()
         told, *lost = other.communicate(timeout=80)[0].split()
-        assert lost == ["PeerLost", "1"]
+        assert lost == ["PeerLostError", "1"]
         late.append(float(told) - died)
     print(f"{len(late)} deaths; longest time until a rank knew: {max(late):.3f} s")
 
@@ -291,6 +291,27 @@ def test_each_error_of_the_engine_has_a_class_and_survives_pickling():
         error = getattr(shmccl, name)("text", rank=3)
         copy = pickle.loads(pickle.dumps(error))
         assert isinstance(copy, shmccl.Error) and (str(copy), copy.rank) == ("text", 3), name
+
+
+def test_each_exception_is_named_as_an_error_and_like_none_of_python():
+    import builtins
+
+    kinds = [kind for kind in vars(shmccl).values() if isinstance(kind, type)]
+    names = [kind.__name__ for kind in kinds if issubclass(kind, Exception)]
+    assert sorted(names) == sorted([*shmccl._core._ERRORS, "Error"])
+    assert all(name.endswith("Error") and not hasattr(builtins, name) for name in names)
+
+
+def test_an_exception_is_caught_by_the_name_that_it_had_before_and_that_warns():
+    assert len(shmccl._errors._BEFORE) == len(shmccl._core._ERRORS)
+    for before, name in shmccl._errors._BEFORE.items():
+        with pytest.warns(DeprecationWarning, match=f"shmccl.{before} is deprecated: use shmccl.{name}$") as warned:
+            assert getattr(shmccl, before) is getattr(shmccl, name)
+        assert [warning.filename for warning in warned] == [__file__]
+    with pytest.warns(DeprecationWarning), pytest.raises(shmccl.PeerLost):
+        raise shmccl.PeerLostError("rank 1 is lost", rank=1)
+    with pytest.raises(AttributeError, match="module 'shmccl' has no attribute 'Error2'"):
+        shmccl.Error2
 
 
 def test_a_unique_id_is_pickled_and_printed():
@@ -437,7 +458,7 @@ def test_what_fails_before_the_programs_own_code_is_told_with_its_text(tmp_path)
         ("import shmccl\ndef main(comm): return comm.rank\nshmccl.launch(main, 2)\n", "put the call under if __name__"),
     ]:
         _, error = run_program(text, tmp_path)
-        last = [line for line in error.splitlines() if "DeviceFailed" in line]
+        last = [line for line in error.splitlines() if "DeviceFailedError" in line]
         assert last and told in last[0], error
         assert "before its work was done" not in error
 

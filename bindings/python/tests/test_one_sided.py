@@ -254,7 +254,7 @@ def test_the_heap_is_written_to_disk_and_read_back(tmp_path):
         weights[:] = 0.0
         comm.restore(tmp_path)
         assert weights[99] == comm.rank + 0.5
-        with pytest.raises(shmccl.Checkpoint, match="no checkpoint"):
+        with pytest.raises(shmccl.CheckpointError, match="no checkpoint"):
             comm.restore(tmp_path / "elsewhere")
 
     on_ranks(body, n=2)
@@ -264,7 +264,7 @@ def test_another_thread_ends_a_wait_by_revoking():
     def body(comm):
         if comm.rank == 0:
             threading.Timer(0.05, comm.revoke).start()
-        with pytest.raises(shmccl.Revoked) as revoked:
+        with pytest.raises(shmccl.RevokedError) as revoked:
             comm.channel(1 - comm.rank).wait()
         assert revoked.value.rank == 0 and comm.revoked
         comm.close()
@@ -277,7 +277,7 @@ def test_a_timeout_names_the_rank_that_holds_all_up():
         if comm.rank == 0:
             with pytest.raises(TimeoutError) as late:
                 comm.barrier()
-            assert isinstance(late.value, shmccl.Timeout) and late.value.rank == 1
+            assert isinstance(late.value, shmccl.WaitTimeoutError) and late.value.rank == 1
             assert "rank 1" in late.value.report
         else:
             time.sleep(1.5)
@@ -293,14 +293,14 @@ def test_a_dead_rank_is_named_on_a_stream_too():
             os.kill(os.getpid(), signal.SIGKILL)
         stream = comm.stream()
         comm.all_reduce(np.zeros(10), stream=stream)
-        with pytest.raises(shmccl.StreamFailed) as failed:
+        with pytest.raises(shmccl.StreamFailedError) as failed:
             stream.synchronize()
-        assert failed.value.rank == 1 and isinstance(failed.value.__cause__, shmccl.PeerLost)
+        assert failed.value.rank == 1 and isinstance(failed.value.__cause__, shmccl.PeerLostError)
         return "survived"
 
     survivor, lost = shmccl.launch(body, 2, start="fork", keep_going=True)
-    assert isinstance(lost, shmccl.DeviceFailed)
-    assert survivor == "survived" or isinstance(survivor.__cause__, shmccl.PeerLost)
+    assert isinstance(lost, shmccl.DeviceFailedError)
+    assert survivor == "survived" or isinstance(survivor.__cause__, shmccl.PeerLostError)
 
 
 def test_threads_share_the_interpreter_while_they_wait():

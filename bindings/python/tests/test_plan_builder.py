@@ -83,13 +83,13 @@ def test_a_racy_program_is_refused_with_both_operations_and_their_lines():
     program.set_scratch(0, 1)
     # In no order with the put of rank 1.
     program.copy(program.block(0), program.output(0, 1), program.scratch(0, 0))
-    with pytest.raises(shmccl.Plan) as refused:
+    with pytest.raises(shmccl.PlanError) as refused:
         program.finish()
     told = str(refused.value)
     assert told.startswith("the plan is not proved right: race: ") and "\n" not in told
     assert "rank 0 block 1 operation 0 (copy)" in told and "rank 1 block 0 operation " in told and "(put)" in told, told
     assert line_of("program.copy(program.block(0)") in told and line_of("program.put(block, program.output(rank, chunk)") in told, told
-    with pytest.raises(shmccl.Plan):
+    with pytest.raises(shmccl.PlanError):
         program.write(os.devnull)
     race = next(finding for finding in check(program.finish_unproved()) if finding.kind == "race")
     assert race.error and race.remedy and race.what in str(race) and repr(race).startswith("Finding(")
@@ -106,10 +106,10 @@ def test_a_check_tells_what_is_wrong_and_what_is_no_plan(tmp_path):
         (tmp_path / "missing.json", "missing.json: the plan: cannot be read"),
         (PLANS / "faulty" / "value_11.json", "rank 1 block 1 operation 0 (respkt)"),
     ):
-        with pytest.raises(shmccl.Plan) as refused:
+        with pytest.raises(shmccl.PlanError) as refused:
             check(source)
         assert told in str(refused.value), refused.value
-    with pytest.raises(shmccl.Plan, match="take 256 or 512"):
+    with pytest.raises(shmccl.PlanError, match="take 256 or 512"):
         check(PLANS / "generated" / "ar_2.json", size=300)
     with pytest.raises(TypeError):
         check(17)
@@ -198,11 +198,11 @@ def test_calls_without_a_meaning_are_refused_in_one_line():
         (lambda: program.memory_channel(0, 7), ValueError, "there is no rank 7"),
         (lambda: program.group(0, [0, 1], "inputs"), ValueError, 'no buffer "inputs"'),
         (lambda: other.signal(block, port), ValueError, "the block is of another program"),
-        (lambda: program.copy(block, program.input(0, 0), program.input(1, 0)), shmccl.Plan, "test_plan_builder.py:"),
-        (lambda: program.wait(program.block(1), port), shmccl.Plan, "the channel is of rank 0"),
-        (lambda: program.barrier(0, [block, program.block(1)]), shmccl.Plan, "cannot meet in a barrier"),
-        (lambda: program.pipeline(block, 0, 1).__exit__(None, None, None), shmccl.Plan, "no pipeline is open"),
-        (lambda: program.finish(), shmccl.Plan, "the plan is not proved right: value: "),
+        (lambda: program.copy(block, program.input(0, 0), program.input(1, 0)), shmccl.PlanError, "test_plan_builder.py:"),
+        (lambda: program.wait(program.block(1), port), shmccl.PlanError, "the channel is of rank 0"),
+        (lambda: program.barrier(0, [block, program.block(1)]), shmccl.PlanError, "cannot meet in a barrier"),
+        (lambda: program.pipeline(block, 0, 1).__exit__(None, None, None), shmccl.PlanError, "no pipeline is open"),
+        (lambda: program.finish(), shmccl.PlanError, "the plan is not proved right: value: "),
         (lambda: program.copy(block, 0, 0), TypeError, "Chunks"),
     ):
         with pytest.raises(kind) as refused:
@@ -210,11 +210,11 @@ def test_calls_without_a_meaning_are_refused_in_one_line():
         assert told in str(refused.value) and "\n" not in str(refused.value), refused.value
     many = Program("x", "allreduce", 2, input_chunks=1, output_chunks=1, instances=1 << 31)
     many.block(0)
-    with pytest.raises(shmccl.Plan, match="give 256 in all at most"):
+    with pytest.raises(shmccl.PlanError, match="give 256 in all at most"):
         many.finish()
     beyond = Program("x", "allreduce", 2, input_chunks=1, output_chunks=1, instances=2)
     beyond.copy(beyond.block(0), beyond.input(0, (1 << 32) - 1), beyond.input(0, 0, (1 << 32) - 1))
-    with pytest.raises(shmccl.Plan):
+    with pytest.raises(shmccl.PlanError):
         beyond.finish()
 
 
@@ -228,10 +228,10 @@ def test_a_program_is_free_for_other_threads_while_a_refusal_is_raised(monkeypat
         assert added.wait(30)
 
     def refused():
-        with pytest.raises(shmccl.Plan):
+        with pytest.raises(shmccl.PlanError):
             program.copy(block, here, there)
 
-    monkeypatch.setattr(shmccl.Plan, "__init__", slowly)
+    monkeypatch.setattr(shmccl.PlanError, "__init__", slowly)
     thread = threading.Thread(target=refused)
     thread.start()
     assert raising.wait(30)

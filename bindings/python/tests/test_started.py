@@ -111,7 +111,7 @@ def test_an_operation_that_fails_raises_what_it_has_failed_by():
         with comm.start() as work:
             comm.recv(got, 1 - comm.rank)
         comm.revoke()
-        with pytest.raises(shmccl.Revoked, match="recv"):
+        with pytest.raises(shmccl.RevokedError, match="recv"):
             work.wait()
         comm.close()
 

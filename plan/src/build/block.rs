@@ -73,8 +73,8 @@ impl Draft {
 }
 
 impl Chunks {
-    /// Whether two ranges share bytes, as far as that is known without sizes: input and output may
-    /// be one buffer.
+    /// Returns whether two ranges share bytes, as far as that is known without sizes: input and
+    /// output may be one buffer.
     fn meets(&self, other: &Self) -> bool {
         let is_one = |buffer| usize::from(buffer == Buffer::Scratch);
         if self.rank != other.rank || is_one(self.buffer) != is_one(other.buffer) {

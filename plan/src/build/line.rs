@@ -9,9 +9,9 @@ use super::Program;
 /// A line of a program, as its author finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Of a program in Rust.
+    /// A line of a program in Rust.
     Rust(&'static Location<'static>),
-    /// Of another one, in its words.
+    /// A line of another program, in its words.
     Named(Arc<str>),
 }
 

@@ -175,7 +175,7 @@ impl Pipelines {
     }
 }
 
-/// Whether an operation names scratch, of a plan that wraps it.
+/// Returns whether an operation names scratch, of a plan that wraps it.
 fn names_scratch(plan: &Plan, program: &RankProgram, block: &Block, operation: &Operation) -> bool {
     let kind = operation.kind.unwrap_or(ChannelKind::Memory);
     let buffer = |reference: &Reference| match reference.holder {

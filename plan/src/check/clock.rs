@@ -60,7 +60,7 @@ impl Clock {
         both
     }
 
-    /// Whether both share their memory, so that they need not be compared.
+    /// Returns whether both share their memory, so that they need not be compared.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.parts, &other.parts)
     }

@@ -30,7 +30,7 @@ pub fn differences(plan: &Plan) -> Vec<String> {
     found
 }
 
-/// The limits of its arrays.
+/// Checks the limits of the executor's arrays.
 fn limits(rank: usize, program: &RankProgram, found: &mut Vec<String>) {
     let mut limit = |at: Place, what: &str, count: usize, most: usize| {
         if count > most {

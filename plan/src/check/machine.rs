@@ -79,7 +79,7 @@ pub(super) struct Rank {
     pub(super) blocks: Vec<Task>,
     queue: VecDeque<Trigger>,
     lanes: Vec<Lane>,
-    /// By launch, the cells of the output.
+    /// The cells of the output of each launch.
     pub(super) outputs: Vec<Vec<Value>>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Task {
 
 /// What one thread pushes to the proxy.
 struct Lane {
-    /// By push: the port, and what holds once it is done.
+    /// The port of each push, and what holds once it is done.
     done: Vec<(usize, Option<Clock>)>,
 }
 

@@ -83,8 +83,8 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Whether a packet is there already, as it is: readers find the same, and may have it from
-    /// the one that was there, so its clock is what they know.
+    /// Returns whether a packet is there already, as it is: readers find the same, and may have it
+    /// from the one that was there, so its clock is what they know.
     fn holds_already(&self, value: Value, packet: Option<&Packet>) -> bool {
         let is_same = |one: &Packet, other: &Packet| one.flag == other.flag && one.half == other.half;
         self.value == value
@@ -199,8 +199,9 @@ impl Memory {
     }
 }
 
-/// Whether an access comes after an earlier one in every execution. The threads of a block share
-/// an operation in equal ways, so one thread does both accesses to an element of equal ranges.
+/// Returns whether an access comes after an earlier one in every execution. The threads of a block
+/// share an operation in equal ways, so one thread does both accesses to an element of equal
+/// ranges.
 fn is_ordered(earlier: &Access, later: &Access, view: &Clock) -> bool {
     view.of(earlier.actor) >= earlier.position
         || (earlier.actor == later.actor && (earlier.range == later.range || !holds(Rule::ThreadsMeet)))

@@ -178,7 +178,7 @@ fn leave_out(operations: &mut Vec<Operation>, index: usize, slot: usize) {
     }
 }
 
-/// Whether a plan is right in the strict model, at all sizes that it allows.
+/// Returns whether a plan is right in the strict model, at all sizes that it allows.
 fn is_right(plan: &Plan) -> bool {
     let Ok(classes) = classes::all(plan) else { return false };
     classes.iter().all(|class| {

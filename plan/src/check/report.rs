@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// Whether a plan with such a finding is not proved right.
+    /// Returns whether a plan with such a finding is not proved right.
     #[must_use]
     pub fn is_error(self) -> bool {
         self <= Self::Undecided
@@ -148,18 +148,18 @@ pub struct Report {
     pub collective: String,
     /// How many ranks.
     pub ranks: usize,
-    /// By class of sizes, the smallest first.
+    /// The report of each class of sizes, the smallest first.
     pub classes: Vec<ClassReport>,
 }
 
 impl Report {
-    /// Whether the plan is proved right at all sizes that were checked.
+    /// Returns whether the plan is proved right at all sizes that were checked.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         !self.classes.iter().any(|class| class.worst().is_some_and(Kind::is_error))
     }
 
-    /// Whether a size was left undecided, and nothing wrong was found in any.
+    /// Returns whether a size was left undecided, and nothing wrong was found in any.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.worst() == Some(Kind::Undecided)

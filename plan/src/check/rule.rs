@@ -79,7 +79,7 @@ pub(super) enum Rule {
     ChunksOverlap,
 }
 
-/// Whether a rule holds, as it does but in a test that switches it off.
+/// Returns whether a rule holds, as it does but in a test that switches it off.
 #[cfg(not(test))]
 pub(super) const fn holds(_: Rule) -> bool {
     true

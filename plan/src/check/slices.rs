@@ -65,7 +65,7 @@ pub(super) fn lengths(plan: &Plan) -> Lengths {
     found
 }
 
-/// Whether the limits of a plan allow chunks of so many units, or of some steps more.
+/// Returns whether the limits of a plan allow chunks of so many units, or of some steps more.
 fn is_allowed(plan: &Plan, units: usize, step: Option<usize>) -> bool {
     let bytes = chunks_of_message(plan).saturating_mul(plan.alignment as u64);
     let least = plan.min_message.div_ceil(bytes);

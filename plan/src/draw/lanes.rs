@@ -61,7 +61,7 @@ impl Lanes<'_> {
         self.top + lane * LANE
     }
 
-    /// The gap between two boxes, in which arrows slope.
+    /// Returns the gap between two boxes, in which arrows slope.
     fn gap(&self) -> usize {
         (self.unit / 5).max(3)
     }

@@ -23,7 +23,7 @@ pub struct Lowered {
 }
 
 impl Lowered {
-    /// Whether this message stands for a longer one.
+    /// Returns whether this message stands for a longer one.
     pub(crate) fn is_scaled(&self) -> bool {
         self.stands_for.is_some()
     }
@@ -82,7 +82,7 @@ pub struct RankCode {
     pub output: Region,
     /// The bytes of each buffer: input, output, scratch. One that lies in another has none.
     pub buffers: [usize; 3],
-    /// From the first half of scratch to the second; 0 where there is one.
+    /// The distance from the first half of scratch to the second; 0 where there is one.
     pub half: usize,
     /// The counters that the rank waits on.
     pub counters: Vec<Counter>,
@@ -92,7 +92,7 @@ pub struct RankCode {
     pub semaphores: Vec<u32>,
     /// How many blocks meet in each of its barriers.
     pub barriers: Vec<usize>,
-    /// Its thread blocks.
+    /// The thread blocks of the rank.
     pub blocks: Vec<BlockCode>,
 }
 
@@ -109,9 +109,9 @@ impl RankCode {
 pub struct Region {
     /// The buffer that holds it.
     pub buffer: Buffer,
-    /// Its first byte.
+    /// The first byte of the range.
     pub offset: usize,
-    /// Its bytes.
+    /// How many bytes the range has.
     pub bytes: usize,
 }
 
@@ -186,9 +186,9 @@ impl BlockCode {
 /// An operation of the plan that steps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
-    /// Its index in the block.
+    /// The index of the operation in the block.
     pub operation: usize,
-    /// Its index in the pipeline at `operation`.
+    /// The index in the pipeline at `operation`, if it is in one.
     pub inner: Option<usize>,
     /// Its name.
     pub code: Code,
@@ -219,7 +219,7 @@ pub struct Step {
     pub action: Action,
     /// Which of the channels of its operation this is, from 0 on.
     pub slot: usize,
-    /// Its operation, as an index of [`BlockCode::sites`].
+    /// The operation of the step, as an index of [`BlockCode::sites`].
     pub site: usize,
 }
 
@@ -351,9 +351,9 @@ impl Operand {
 /// How payload lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// As it is.
+    /// The payload is as it is.
     Plain,
-    /// In words with a flag beside the payload.
+    /// The payload is in words with a flag beside it.
     Packets,
 }
 

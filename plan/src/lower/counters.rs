@@ -8,9 +8,9 @@ use crate::plan::{ChannelKind, Plan};
 /// The counters of all ranks.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    /// By rank: the counters that it waits on.
+    /// The counters that each rank waits on.
     inbound: Vec<Vec<Counter>>,
-    /// By rank, kind and channel, its two ends.
+    /// The two ends of each channel, by rank, kind and channel.
     ends: BTreeMap<(usize, ChannelKind), Vec<Ends>>,
 }
 

@@ -165,7 +165,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// All sources into all targets.
+    /// Lowers an operation that combines all sources into all targets.
     fn combination(&mut self, within: &mut Within<'_>, site: Site, operation: &Operation) {
         use Form::{Packets, Plain};
         let last = operation.sources.len();

@@ -26,11 +26,11 @@ pub(crate) struct Sizes {
 pub(crate) struct RankSizes {
     pub(crate) input: usize,
     pub(crate) output: usize,
-    /// From one chunk of scratch to the next.
+    /// The distance from one chunk of scratch to the next.
     pub(crate) stride: usize,
     /// Where an iteration of a pipeline begins again in a chunk of scratch.
     pub(crate) wrap: usize,
-    /// From the first half of scratch to the second; 0 where there is one.
+    /// The distance from the first half of scratch to the second; 0 where there is one.
     pub(crate) half: usize,
     /// All of scratch.
     pub(crate) scratch: usize,
@@ -91,7 +91,7 @@ pub(crate) struct StandsFor {
     chunk: (usize, usize),
     /// The shortest wrap, scaled and real.
     wrap: (usize, usize),
-    /// By rank, from one chunk of scratch to the next, scaled and real.
+    /// The distance from one chunk of scratch to the next on each rank, scaled and real.
     strides: Vec<(usize, usize)>,
     /// How many bytes of scratch hold a byte of payload.
     packets: usize,

@@ -128,8 +128,8 @@ impl RankContext {
         self.condition() & FAULTY != 0
     }
 
-    /// Whether this is the rank, which is in the job and knows of no end of the epoch, and no
-    /// faults are planned: then any operation may be entered.
+    /// Returns whether this is the rank, which is in the job and knows of no end of the epoch, and
+    /// no faults are planned: then any operation may be entered.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.condition() & (LEFT | FAULTY | ENDED | FORKED) == 0
@@ -167,15 +167,15 @@ impl RankContext {
     /// Refuses a collective call when this is not the rank, or knows that the epoch has ended.
     ///
     /// # Errors
-    /// Those of [`RankContext::here`] and of [`RankContext::check`].
+    /// Fails as [`RankContext::here`] or [`RankContext::check`] does.
     #[cold]
     pub(crate) fn can_call(&self, operation: &'static str) -> Result<()> {
         self.here(operation)?;
         if self.condition() & ENDED == 0 { Ok(()) } else { self.check(operation) }
     }
 
-    /// Whether this is the rank, which is in the job and knows of no end of the epoch, no faults
-    /// are planned, and nothing is noted: then there is nothing to look up.
+    /// Returns whether this is the rank, which is in the job and knows of no end of the epoch, no
+    /// faults are planned, and nothing is noted: then there is nothing to look up.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.condition() == 0

@@ -68,7 +68,8 @@ impl RankContext {
         self.blamed.get_or_init(|| blamed);
     }
 
-    /// By whom the first wait of this rank has come to nothing that did, if that one was not lost.
+    /// Returns the rank that the first failed wait of this rank has found to hold it up, unless
+    /// that rank was lost.
     pub(crate) fn blamed(&self) -> Option<Blamed> {
         self.blamed.get().copied()
     }
@@ -77,8 +78,8 @@ impl RankContext {
         self.mapped.life(rank).status() == LifeStatus::Left
     }
 
-    /// The error of an `operation` that a wait gave up, while it waited for `awaited`; it names who
-    /// holds all up, and what everybody is in.
+    /// Returns the error of an `operation` that a wait gave up, while it waited for `awaited`; it
+    /// names who holds all up, and what everybody is in.
     #[cold]
     pub(crate) fn error<W: Watch>(
         &self,
@@ -109,8 +110,8 @@ impl RankContext {
         watch.check().map_or(Ok(()), error)
     }
 
-    /// What a member of `operation` fails by when `rank` has told it of a failure: that, or the end
-    /// of the epoch, which `rank` may have failed by.
+    /// Returns the error of a member of `operation` when `rank` has told it of a failure: that, or
+    /// the end of the epoch, by which `rank` may have failed.
     pub(crate) fn failed_elsewhere(&self, operation: &'static str, rank: Rank) -> Error {
         self.check(operation).err().unwrap_or(Error::FailedElsewhere { operation, rank })
     }
@@ -119,7 +120,7 @@ impl RankContext {
     /// own or not.
     ///
     /// # Errors
-    /// Those of [`RankContext::wait_for_peer`].
+    /// Fails as [`RankContext::wait_for_peer`] does.
     ///
     /// # Ordering
     /// Acquires everything the peer wrote before that signal (S1).
@@ -141,7 +142,7 @@ impl RankContext {
         self.wait_for_peer(WaitKind::Wait, peer, |waiting| inbound.wait(waiting))
     }
 
-    // Not cold: who traces is in a hurry, too.
+    // Not `#[cold]`: tracing has to stay cheap.
     #[inline(never)]
     fn take_signal_watched(&self, is_own: bool, peer: Rank, inbound: &mut Inbound) -> Result<()> {
         self.enter_own(is_own, "wait")?;
@@ -222,7 +223,7 @@ impl RankContext {
     /// packet: spins, yields, never sleeps.
     ///
     /// # Errors
-    /// Those of [`RankContext::wait_for_proxy`].
+    /// Fails as [`RankContext::wait_for_proxy`] does.
     #[cold]
     pub(crate) fn wait_awake<T>(
         &self,

@@ -34,7 +34,7 @@ impl Watch for PeerWatch<'_> {
 
 /// A wait of a rank that may turn out long: when it is given up, and what observers see of it.
 pub(crate) trait LongWait {
-    /// The rank that waits.
+    /// Returns the rank that waits.
     fn context(&self) -> &RankContext;
 
     /// Returns a reason to stop waiting, if there is one: see [`Watch::check`].

@@ -65,10 +65,11 @@ fn a_long_put_is_split_where_windows_and_pieces_end_and_signals_once() {
 }
 
 #[test]
-fn a_flush_that_failed_leaves_the_channel_unflushed_and_its_seat_taken() {
+fn a_flush_that_failed_leaves_the_channel_unflushed_and_its_slot_taken() {
     let mapped = mapped(2, |mapped| mapped);
     let context = context(&mapped, OWN, Duration::from_millis(20));
-    // Nobody serves the fifo: a SIGNAL stays in it, which whoever sat here next would overtake.
+    // Nobody serves the fifo: a SIGNAL stays in it, which the next channel in this slot would
+    // overtake.
     let mut first = channel(&context);
     first.signal().unwrap();
     assert!(matches!(first.flush(), Err(Error::Timeout { operation: "flush", awaited: None, .. })));

@@ -73,7 +73,7 @@ pub enum Algorithm {
     HalvingDoubling,
     /// Up a binary tree and down again.
     Tree,
-    /// As `Tree`, but on two trees at once, half of the elements each. An inner node in one is a
+    /// Like `Tree`, but on two trees at once, half of the elements each. An inner node in one is a
     /// leaf in the other.
     DoubleTree,
     /// Everything goes through one rank.

@@ -12,7 +12,7 @@ const PLAN: &str = "plan:";
 /// An algorithm of the library's, or an execution plan that is registered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AlgorithmName {
-    /// By its name.
+    /// One of the library's.
     BuiltIn(Algorithm),
     /// `plan:NAME`: see [`Communicator::register_plan`](crate::Communicator::register_plan).
     Plan(String),

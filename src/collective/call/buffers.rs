@@ -5,14 +5,15 @@ use crate::heap::{HeapOffset, HeapView, Region};
 use crate::reduce::{SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
 
-/// Where a rank's input is.
+/// The place of a rank's input.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
-    /// In the symmetric heap of this rank.
+    /// The input is in the symmetric heap of this rank.
     Heap(HeapOffset),
-    /// In ordinary memory of this process.
+    /// The input is in ordinary memory of this process.
     Memory(&'a [u8]),
-    /// In the ordinary memory of the output, this many bytes into it: the call is in place.
+    /// The input is in the ordinary memory of the output, this many bytes into it: the call is in
+    /// place.
     InOutput(u64),
     /// Nowhere: this rank contributes nothing.
     None,
@@ -192,7 +193,8 @@ impl Output<'_> {
     }
 }
 
-/// `offset` and `bytes` more; what is past all addresses is found out of range by whoever uses it.
+/// Returns the place `bytes` behind `offset`. Whoever uses a place past all addresses finds it out
+/// of range.
 #[inline]
 pub(crate) fn shifted(offset: HeapOffset, bytes: u64) -> HeapOffset {
     HeapOffset::new(offset.get().saturating_add(bytes))

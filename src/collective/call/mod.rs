@@ -1,4 +1,6 @@
 //! One collective call of one rank: what is to be done, and where its data are.
+//!
+//! Tried by its unit tests, `lists` and `scenarios call_values::`.
 
 mod algorithm;
 mod algorithm_name;
@@ -212,7 +214,7 @@ impl Call<'_> {
     pub(crate) fn input_word(&self, view: &HeapView, len: u64) -> Result<u64> {
         let mut word = [0; 8];
         match len {
-            // Of a length that is known here, or a copy is a call of the C library.
+            // A copy of a constant length needs no call of the C library.
             8 => self.read_input(view, 0, &mut word)?,
             4 => self.read_input(view, 0, &mut word[..4])?,
             _ => self.read_input(view, 0, part_mut(&mut word, 0, len)?)?,

@@ -24,7 +24,7 @@ pub enum Operation {
     ReduceScatter,
     /// Every rank gets its block of every input, in the order of the ranks.
     AllToAll,
-    /// As `AllToAll`, but with blocks of different lengths.
+    /// Like `AllToAll`, but with blocks of different lengths.
     AllToAllV,
     /// The root gets all inputs, in the order of the ranks.
     Gather,

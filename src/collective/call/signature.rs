@@ -173,7 +173,7 @@ impl CallSignature {
     /// The bits of the first word that say which receive a message is for.
     const KIND: u64 = 0xffff_ffff_0000_00ff;
 
-    /// Those that say of which type its elements are.
+    /// The bits of the first word that say of which type its elements are.
     const TYPE: u64 = 0xff00;
 
     /// Returns the first word of a message that this call receives, but for its peer.

@@ -1,4 +1,6 @@
 //! Runs the collective calls of one communicator: proposes, announces, settles, executes.
+//!
+//! Tried by `scenarios oracle:: groups:: mismatches:: order:: repeated_words::`.
 
 mod agreements;
 mod exchange;

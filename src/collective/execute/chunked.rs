@@ -23,7 +23,8 @@ const ALIGN: u64 = 128;
 /// Executes `call` chunk by chunk: each of them, in the heap of `members`, by `execute`.
 ///
 /// # Errors
-/// Those of `execute`; [`crate::Error::OutOfRange`] for buffers that are not allocated.
+/// Fails as `execute` does, or with [`crate::Error::OutOfRange`] for buffers that are not
+/// allocated.
 pub(crate) fn run(
     members: &mut Members,
     call: &mut Call<'_>,

@@ -46,7 +46,7 @@ pub(crate) const INLINE_LEN: u64 = INLINE_WORDS as u64 * 8;
 /// [one of blocks](Call::take_apart) again, and nothing has moved.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+/// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does, or with
 /// [`crate::Error::OutOfRange`] for buffers that are not allocated.
 #[inline]
 pub(crate) fn run(
@@ -260,7 +260,7 @@ impl KnownWord {
     /// Reduces the word once more, of which everything is known but the data.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
+    /// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does.
     #[inline(always)]
     pub(crate) fn run(&self, members: &mut Members) -> Result<()> {
         let WordArguments { signature, input, output } = self.arguments;

@@ -54,7 +54,7 @@ pub(super) fn seal(members: &Members, call: &Call<'_>, slot: Region) -> Result<u
 /// checksums beside it.
 ///
 /// # Errors
-/// Those of [`checksum::compare`].
+/// Fails as [`checksum::compare`] does.
 #[cold]
 #[inline(never)]
 pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Result<()> {
@@ -62,7 +62,7 @@ pub(super) fn check_inputs(members: &Members, call: &Call<'_>, len: u64) -> Resu
         return Ok(());
     }
     let is_inline = len <= INLINE_LEN;
-    // What is inline this member knows of itself; its eager slot it reads as the others do.
+    // This member knows its own inline data. It reads its eager slot as the others do.
     for member in contributors(members, call).filter(|member| !is_inline || *member != members.me()) {
         let post = members.board.post_of(member);
         let found = if is_inline {

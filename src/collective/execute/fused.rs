@@ -68,7 +68,7 @@ pub(crate) fn fitting(calls: &[Call<'_>], n_members: usize, oversubscribed: bool
 /// many: all, unless one of them reads what an earlier one writes on some member.
 ///
 /// # Errors
-/// Those of [`super::eager::run`].
+/// Fails as [`super::eager::run`] does.
 pub(crate) fn run(members: &mut Members, calls: &mut [Call<'_>], choice: Choice) -> Result<usize> {
     let mine: ArrayVec<CallSignature, MOST> =
         calls.iter().map(|call| call.signature().with_choice(choice)).collect();
@@ -260,7 +260,7 @@ fn differing(
     let Some(member) = members.ranks().iter().position(|&member| member == rank) else { return Ok(None) };
     let slot = members.eager_slot(member, EAGER_LEN)?;
     let heap = members.heap_of(member, slot)?;
-    // Behind the signatures of its own calls `rank` has written nothing of this group.
+    // `rank` has written nothing of this group behind the signatures of its own calls.
     for (index, &mine) in (0..n_theirs).zip(mine) {
         let theirs = CallSignature::from_words(heap.read(slot.offset.get() + index * SUMMARY_LEN)?);
         if theirs != mine {

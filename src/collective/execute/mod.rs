@@ -1,4 +1,6 @@
 //! How calls are done, once it is decided how: what executes a strategy decides nothing.
+//!
+//! Tried by its unit tests and `scenarios collectives:: oracle:: checksums:: large_copies::`.
 
 pub(crate) mod algorithms;
 pub(crate) mod chunked;
@@ -25,8 +27,9 @@ use staged::StagedCall;
 /// Executes `call`, which all members have posted, as they have settled.
 ///
 /// # Errors
-/// Those of [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post);
-/// [`crate::Error::OutOfRange`] for buffers that are not allocated; those of [`PlanRunner::run`].
+/// Fails as [`CallBoard::await_post`](super::rendezvous::board::CallBoard::await_post) does, or
+/// with [`crate::Error::OutOfRange`] for buffers that are not allocated, or as [`PlanRunner::run`]
+/// does.
 pub(crate) fn run(
     execution: Execution<'_>,
     members: &mut Members,
@@ -93,7 +96,7 @@ impl Pipework {
     /// which are open.
     ///
     /// # Errors
-    /// Those of [`algorithms::run`] and [`custom::run`].
+    /// Fails as [`algorithms::run`] or [`custom::run`] does.
     pub(crate) fn run(
         &mut self,
         members: &Members,

@@ -18,7 +18,8 @@ const STEP: u64 = 512;
 
 const STEP_LEN: usize = 512;
 
-/// `call` on the same elements as `f32`, without its buffers; `None` where they are not widened.
+/// Returns `call` on the same elements as `f32`, without its buffers; `None` where they are not
+/// widened.
 pub(crate) fn widened(call: &Call<'_>) -> Option<Call<'static>> {
     let reducer = call.reducer.as_ref()?.widened()?;
     Some(Call { data_type: DataType::F32, reducer: Some(reducer), ..call.bare() })

@@ -32,7 +32,7 @@ const PIECE: u64 = if cfg!(test) { 1 << 20 } else { 32 << 20 };
 /// Executes `call`, whose buffers all members reach, after all have posted.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+/// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does, or with
 /// [`crate::Error::OutOfRange`] for buffers that are not allocated.
 pub(crate) fn run(members: &Members, call: &Call<'_>) -> Result<()> {
     work(members, call)?;

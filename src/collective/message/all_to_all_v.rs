@@ -33,7 +33,7 @@ pub(crate) fn messages<'a>(
     let mut put = |block: CallBlock, peer: usize, contents| {
         messages.push(MessageEnd::new(call.operation, signature(block), peer, block.count * size, contents));
     };
-    // What a member keeps in its place goes nowhere.
+    // A block that a member keeps in its place goes nowhere.
     let first = usize::from(stays[me]);
     for distance in first..n {
         // Each begins with the next one, so that they do not all begin with the same.
@@ -65,7 +65,7 @@ fn is_in_place(call: &Call<'_>, sent: CallBlock, received: CallBlock, size: u64)
     }
 }
 
-/// `block` of `input`, where elements have `size` bytes.
+/// Returns `block` of `input`, where elements have `size` bytes.
 fn input<'a>(input: &Input<'a>, block: CallBlock, size: u64) -> Result<Input<'a>> {
     let (at, len) = (block.at.saturating_mul(size), block.count.saturating_mul(size));
     Ok(match *input {
@@ -75,7 +75,7 @@ fn input<'a>(input: &Input<'a>, block: CallBlock, size: u64) -> Result<Input<'a>
     })
 }
 
-/// `output` in pieces: each of `blocks`, which lie apart.
+/// Cuts `output` into pieces: each of `blocks`, which lie apart.
 fn outputs<'a>(output: Output<'a>, blocks: &[CallBlock], size: u64) -> Result<Vec<Output<'a>>> {
     let mut memory = match output {
         Output::Heap(offset) => {

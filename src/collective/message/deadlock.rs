@@ -38,7 +38,8 @@ impl PairDeadlock {
             for waiting in one_way_peers(batch) {
                 batch.members.board.notices.post(waiting.peer, waiting.call, waiting.direction);
                 wake(batch, waiting.peer);
-                // As if there were a message: it looks at their notices before it sleeps.
+                // Wakes this member, as a message would: it looks at their notices before it
+                // sleeps.
                 wake(batch, batch.members.me());
             }
         }
@@ -101,7 +102,7 @@ fn one_way_peers(batch: &MessageQueues<'_, '_>) -> impl Iterator<Item = WaitingP
         open.map(|message| ranks[message.state.peer]).collect::<RankSet>()
     };
     let (sent, mut received) = (peers(true), peers(false));
-    // What is for any member may come from this one.
+    // A receive from any member may take a message of this one.
     if batch.open_to_any().is_some() {
         received = RankSet::all(MAX_RANKS);
     }

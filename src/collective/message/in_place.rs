@@ -44,7 +44,7 @@ pub(super) struct WaitingFragment {
     pub(super) at: HeapOffset,
     /// Where the elements are, or [`HERE`](super::state::HERE).
     pub(super) place: u64,
-    /// So many bytes have to be given before it may be opened.
+    /// How many bytes have to be given before the fragment may be opened.
     pub(super) needed: u64,
 }
 

@@ -50,7 +50,7 @@ fn words(input: &Input<'_>, view: &HeapView, len: u64) -> Result<[u64; WORDS]> {
     let mut words = [0; WORDS];
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
     match len {
-        // Of a length that is known here, or a copy is a call of the C library.
+        // A copy of a constant length needs no call of the C library.
         8 => input.read(view, 0, &mut bytes[..8])?,
         4 => input.read(view, 0, &mut bytes[..4])?,
         _ => input.read(view, 0, part_mut(bytes, 0, len)?)?,
@@ -93,7 +93,7 @@ impl MessageState {
     /// what is in front if that is one.
     ///
     /// # Errors
-    /// Those of [`super::progress::run`].
+    /// Fails as [`super::progress::run`] does.
     #[inline]
     pub(super) fn receive_inline<L: Link>(
         &mut self,
@@ -114,7 +114,7 @@ impl MessageState {
     /// if that is an inline message.
     ///
     /// # Errors
-    /// Those of [`super::progress::run`].
+    /// Fails as [`super::progress::run`] does.
     pub(super) fn receive_inline_over<L: Link>(
         &mut self,
         in_place: &InPlaceBlock<'_>,

@@ -26,7 +26,7 @@ use crate::collective::call::CallSignature;
 /// The receives of a batch that are not done.
 #[derive(Debug)]
 pub(super) struct Matching {
-    /// Those that no message was found for, by their numbers in the batch, in that order.
+    /// The receives that no message was found for, by their numbers in the batch, in that order.
     open: VecDeque<usize>,
     pub(super) sources: Vec<Source>,
     /// How many of them are for any member.

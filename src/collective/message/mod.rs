@@ -38,6 +38,9 @@
 //! returns.
 //!
 //! Two messages, one each way, may share a block: see [`in_place`].
+//!
+//! Tried by its unit tests and `scenarios point_to_point:: tags:: tag_programs:: blocks::
+//! replaced_blocks:: message_deadlock::`.
 
 pub(crate) mod all_to_all_v;
 pub(crate) mod deadlock;
@@ -224,7 +227,7 @@ impl<'a> MessageEnd<'a> {
     /// it may be about.
     ///
     /// # Errors
-    /// Those of [`progress::run`].
+    /// Fails as [`progress::run`] does.
     #[inline]
     fn advance<L: Link>(
         &mut self,

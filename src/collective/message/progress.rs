@@ -28,11 +28,11 @@ use super::queues::MessageQueues;
 #[derive(Debug)]
 pub(crate) struct MessageBatch<'e, 'p, 'a> {
     pub(crate) members: &'e Members,
-    /// Those of `kind` are open.
+    /// The pipes, of which those of `kind` are open.
     pub(crate) pipework: &'e mut Pipework,
     pub(crate) unexpected: &'e mut UnexpectedMessages,
     pub(crate) kind: ChannelKind,
-    /// Between this member and others, in the order of the calls.
+    /// The messages between this member and others, in the order of the calls.
     pub(crate) messages: &'p mut [MessageEnd<'a>],
     /// The blocks that two of them share.
     pub(crate) in_place: &'p [InPlaceBlock<'a>],
@@ -59,7 +59,7 @@ pub(crate) fn run(batches: &mut [MessageBatch<'_, '_, '_>]) -> Result<()> {
 /// Does what can be done for `batch` now, without waiting. Returns whether that was anything.
 ///
 /// # Errors
-/// Those of [`run`].
+/// Fails as [`run`] does.
 pub(crate) fn poll(mut batch: MessageBatch<'_, '_, '_>) -> Result<bool> {
     let mut queues = MessageQueues::new(&mut batch);
     queues.fill();
@@ -187,7 +187,7 @@ impl PeersWait<'_, '_, '_, '_> {
         let suspect = found.as_ref().map(|(number, _, message)| (*number, message.state.peer));
         let (_, batch, message) = found?;
         if self.suspect.replace(suspect) != suspect {
-            // As if there were a message.
+            // Wakes this member to look again, as a message would.
             batch.members.message_park(batch.members.me()).wake(self.context.kernel());
             return None;
         }

@@ -152,7 +152,8 @@ impl<'r, 'a> MessageQueues<'r, 'a> {
         let is_matching = self.matching.is_some();
         for head in &mut self.heads {
             let mut at = *head as usize;
-            // What awaits its rendezvous get is passed over: as many messages as a pipe has slots.
+            // Messages that await their rendezvous get are passed over. There are no more of them
+            // than slots of a pipe.
             while let Some(message) = self.messages.get_mut(at) {
                 if is_matching && !message.is_sent() {
                     break;
@@ -398,12 +399,12 @@ impl Pipework {
     /// Returns when all messages over pipes of `kind` have left this member's heap.
     ///
     /// # Errors
-    /// Those of [`crate::channel::Channel::flush`].
+    /// Fails as [`crate::channel::Channel::flush`] does.
     #[inline]
     pub(crate) fn flush_messages(&mut self, members: &Members, kind: ChannelKind) -> Result<()> {
         let Self { ends, ports, .. } = self;
         match kind {
-            // What a member's own core has moved is there, and the peers are awake.
+            // A member's own core has moved the data already, and the peers are awake.
             ChannelKind::Memory => Ok(()),
             ChannelKind::Port => {
                 let operation = Operation::Send;

@@ -14,7 +14,7 @@ impl MessageState {
     /// Takes what has come into `output`; whether what is in front is another's.
     ///
     /// # Errors
-    /// Those of [`super::progress::run`].
+    /// Fails as [`super::progress::run`] does.
     #[inline]
     pub(super) fn receive<L: Link>(
         &mut self,
@@ -43,7 +43,7 @@ impl MessageState {
     /// another's.
     ///
     /// # Errors
-    /// Those of [`super::progress::run`].
+    /// Fails as [`super::progress::run`] does.
     #[inline(never)]
     pub(super) fn receive_in_place<L: Link>(
         &mut self,
@@ -154,7 +154,7 @@ fn header(members: &Members, at: HeapOffset) -> Result<[u64; 4]> {
 /// receive has begun to take it.
 ///
 /// # Errors
-/// Those of [`super::progress::run`].
+/// Fails as [`super::progress::run`] does.
 pub(super) fn front<L: Link>(pipes: &mut Pipes<'_, L>, source: usize) -> Result<Option<CallSignature>> {
     pipes.look_for_signal(source);
     if let Some(inline) = pipes.inline_from(source) {

@@ -44,7 +44,7 @@ impl MessageState {
     /// Sends a block that is soon written over.
     ///
     /// # Errors
-    /// Those of [`super::progress::run`].
+    /// Fails as [`super::progress::run`] does.
     #[inline(never)]
     pub(super) fn send_in_place<L: Link>(
         &mut self,
@@ -59,8 +59,8 @@ impl MessageState {
     /// Sends what has room of `input`.
     ///
     /// # Errors
-    /// Those of [`super::progress::run`].
-    // In line in the one place that counts, and in the one that does not.
+    /// Fails as [`super::progress::run`] does.
+    // Inlined for the sake of one of its two callers.
     #[inline(always)]
     pub(super) fn send<L: Link>(
         &mut self,

@@ -23,7 +23,7 @@ pub(super) const ANY_SOURCE: usize = usize::MAX;
 pub(super) enum Front<T> {
     /// Nothing that it can tell of.
     Nothing,
-    /// Its own message.
+    /// The message of this receive.
     Own(T),
     /// A message that it passes over.
     Other,

@@ -25,8 +25,8 @@ const OVERHEAD: u64 = size_of::<UnexpectedMessage>() as u64;
 /// The unexpected messages of one communicator.
 #[derive(Debug, Default)]
 pub(crate) struct UnexpectedMessages {
-    /// By the member that has sent them, in the order in which it has; empty where there were none
-    /// yet.
+    /// The messages of each member that has sent some, in the order in which it has; empty where
+    /// there were none yet.
     by_source: Vec<Backlog>,
     /// How many there are.
     n_messages: u64,
@@ -34,14 +34,14 @@ pub(crate) struct UnexpectedMessages {
     pub(super) next_source: usize,
 }
 
-/// Those of one member.
+/// The unexpected messages of one member.
 #[derive(Debug, Default)]
 struct Backlog {
     messages: VecDeque<UnexpectedMessage>,
     bytes: u64,
 }
 
-/// One that has come, or is about to.
+/// A message that has come, or is about to.
 #[derive(Debug)]
 pub(super) struct UnexpectedMessage {
     /// What it was sent as.

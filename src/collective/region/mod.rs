@@ -22,6 +22,8 @@
 //! | inboxes of pipes: [`PIPE_SLOTS`] slots per member | n x slots x slot length | that member |
 //! | send staging: what is made to be sent | slots x slot length | the member |
 //! | staging area: what is staged, and results in its place | [`STAGING_LEN`] | all members |
+//!
+//! Tried by its unit tests and `scenarios communicators:: arenas::`.
 
 pub(crate) mod lease;
 
@@ -128,7 +130,7 @@ impl CommLayout {
     /// Returns the length of a slot of a pipe in bytes: smaller where there are many members.
     pub(crate) const fn slot_len(self) -> u64 {
         let fair = ((512 << 10) / PIPE_SLOTS / self.n_members).next_power_of_two();
-        // Of 64 members and more all inboxes take 2 MiB together.
+        // From 64 members on all inboxes take 2 MiB together.
         let least = ((2 << 20) / PIPE_SLOTS / self.n_members).next_power_of_two();
         if fair > 64 << 10 {
             64 << 10
@@ -177,7 +179,7 @@ impl CommLayout {
         self.staging() + STAGING_LEN
     }
 
-    /// `len` bytes at `at` of the region that starts at `base`.
+    /// Returns `len` bytes at `at` of the region that starts at `base`.
     pub(crate) fn part(self, base: HeapOffset, at: u64, len: u64) -> Result<Region> {
         Region::new(base, self.len()).part(at, len)
     }

@@ -23,7 +23,7 @@ impl CallBoard {
     /// ended this one.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`], but for a mismatch of calls.
+    /// Fails as [`CallBoard::await_post`] does, but for a mismatch of calls.
     pub(crate) fn wait_for_any<T>(
         &self,
         operation: Operation,

@@ -19,7 +19,7 @@ use crate::rank::Rank;
 use crate::shm::CellSlice;
 use crate::sync::{AgreementCell, BarrierCell};
 
-/// What all ranks have put up at the meeting, as one of them reads it.
+/// What all ranks have proposed at a barrier, as one of them reads it.
 #[derive(Debug)]
 pub(crate) struct AtBarrier {
     arrivals: CellSlice<BarrierCell>,
@@ -33,7 +33,7 @@ impl AtBarrier {
         Self { arrivals: control.barrier().0, proposals: control.agreement(), me: context.rank() }
     }
 
-    /// Returns the call in which `rank` has arrived at the meeting that this rank comes to next.
+    /// Returns the call in which `rank` has arrived at the barrier that this rank comes to next.
     pub(crate) fn call_of(&self, rank: Rank) -> Option<CallSignature> {
         let generation = self.arrivals[self.me.index()].arrivals();
         if !self.arrivals[rank.index()].shows(generation.wrapping_add(1)) {
@@ -43,8 +43,8 @@ impl AtBarrier {
     }
 }
 
-/// Returns the call in which the rank that has put up `proposal` has arrived at the meeting after
-/// number `generation`.
+/// Returns the call in which the rank of `proposal` has arrived at the barrier after number
+/// `generation`.
 pub(crate) fn call_met(proposal: &AgreementCell, generation: u64) -> CallSignature {
     call_proposed(proposal.proposal(generation).map_or(Operation::Barrier as u64, |words| words[0]))
 }

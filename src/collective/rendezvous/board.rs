@@ -147,7 +147,7 @@ impl CallBoard {
     /// Begins the next operation: waits until its slot can be used.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     #[inline]
     pub(crate) fn begin(&mut self, operation: Operation) -> Result<()> {
         let has_room = self.has_room();
@@ -178,7 +178,7 @@ impl CallBoard {
     /// call.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     pub(crate) fn meet(
         &mut self,
         signature: CallSignature,
@@ -191,7 +191,7 @@ impl CallBoard {
     /// Meets as [`CallBoard::meet`] does, and hands the posts of the others to `visit`.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     pub(crate) fn meet_each(
         &mut self,
         signature: CallSignature,
@@ -209,7 +209,7 @@ impl CallBoard {
     }
 
     /// Posts an eager call.
-    // In line whoever calls it: how many words there are is known there as a rule.
+    // Always inlined: most callers know how many words there are.
     #[inline(always)]
     pub(crate) fn post(&mut self, signature: CallSignature, post: EagerPost<'_>) {
         let call = CallWithHistory::new(signature, self.history);
@@ -267,7 +267,7 @@ impl CallBoard {
     ///
     /// # Ordering
     /// Acquires everything the member did before it posted (C1).
-    // In line whoever calls it: what comes after the last look is what the next post waits for.
+    // Always inlined: the next post waits for all that comes after the last look.
     #[inline(always)]
     pub(crate) fn await_post(&self, member: usize, operation: Operation) -> Result<Post<'_>> {
         let turn = self.turn_index();
@@ -285,7 +285,7 @@ impl CallBoard {
     /// Waits for the posts of all members and compares them with this member's.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     #[inline]
     pub(crate) fn await_posts(&mut self, operation: Operation) -> Result<()> {
         self.await_each(operation, |_| ())
@@ -298,7 +298,7 @@ impl CallBoard {
     /// that is reading it.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     #[inline]
     pub(crate) fn await_each(
         &mut self,
@@ -316,7 +316,7 @@ impl CallBoard {
     /// has waited for nobody, and is about to write where others may have given up.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     pub(crate) fn await_all(&mut self, operation: Operation) -> Result<()> {
         self.await_posts(operation)?;
         self.check_epoch(operation)
@@ -326,7 +326,7 @@ impl CallBoard {
     /// some of them may have given it up since.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`], as a wait that began now would have them.
+    /// Fails as a [`CallBoard::await_post`] that began now would.
     pub(crate) fn check_epoch(&self, operation: Operation) -> Result<()> {
         let checked = self.context.check(operation.name());
         checked.map_err(|error| self.explain(self.call(operation), error))
@@ -374,7 +374,7 @@ impl CallBoard {
     /// Waits until all members have taken step number `step`.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     ///
     /// # Ordering
     /// Acquires everything they did until then (C2).
@@ -393,7 +393,7 @@ impl CallBoard {
     /// Waits until all members are done with the current operation.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     ///
     /// # Ordering
     /// Acquires everything they did until then (C2).

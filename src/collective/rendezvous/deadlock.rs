@@ -101,7 +101,8 @@ impl DeadlockNotices {
     }
 }
 
-/// Half a word that tells a notice from any other that may be up at the same time, and from none.
+/// Returns the half of a word that tells a notice from any other that may be up at the same time,
+/// and from none.
 fn stamp_of(number: u64) -> u64 {
     const ANY: u64 = 1 << (STAMP_BITS - 1);
     number & (ANY - 1) | ANY

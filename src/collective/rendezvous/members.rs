@@ -90,7 +90,7 @@ impl Members {
     /// are is compared, too, as nobody has written more.
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     pub(crate) fn exchange(
         &mut self,
         operation: Operation,

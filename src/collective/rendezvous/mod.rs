@@ -1,5 +1,7 @@
 //! Who is in what call: how members announce what they are about to do, compare it and wait for
 //! each other.
+//!
+//! Tried by its unit tests and `scenarios mismatches:: abandoned_calls:: rank_sets::`.
 
 pub(crate) mod any_member;
 pub(crate) mod at_barrier;

@@ -68,7 +68,7 @@ impl CallBoard {
                 self.report_done();
             }
             (false, None) => self.report_refused(),
-            // What the wait that was given up was about stays.
+            // The report keeps what the wait was about that was given up.
             (false, Some(_)) => self.reported_call = None,
         }
     }

@@ -27,7 +27,7 @@ impl CallBoard {
     /// calls [`CallBoard::wake`].
     ///
     /// # Errors
-    /// Those of [`CallBoard::await_post`].
+    /// Fails as [`CallBoard::await_post`] does.
     pub(crate) fn wait(&self, member: usize, operation: Operation, poll: impl FnMut() -> bool) -> Result<()> {
         self.wait_in(self.sequence, member, operation, poll)
     }

@@ -16,6 +16,9 @@
 //!   before it posts depends on its own buffers, which it posts.
 //! - All ways to do a call without an algorithm that the caller, or a table from a file, has asked
 //!   for combine elements in the same order.
+//!
+//! Tried by its unit tests, `scenarios tuning:: oversubscription:: repeated_words::` and `plan_runs
+//! registered::`.
 
 mod attempt;
 pub(crate) mod library;

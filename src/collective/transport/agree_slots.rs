@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_seated_when_each_two_of_them_name_one_seat() {
+    fn members_have_their_slots_when_each_two_of_them_name_one() {
         let notice = |numbers: [u64; 3]| vec![1, numbers[0] | numbers[1] << 4 | numbers[2] << 8, 0, 0, 0];
         assert!(are_alike(&[notice([9, 15, 3]), notice([15, 8, 0]), notice([3, 0, 7])]));
         assert!(!are_alike(&[notice([9, 15, 3]), notice([15, 8, 0]), notice([3, 1, 7])]));

@@ -114,7 +114,7 @@ pub(crate) fn check_message(
         return Err(takes_none(members, from));
     };
     let FragmentCheck { has_header, body, len, crc: expected } = told;
-    // What the words say may be wrong in itself: the slot is all that is looked at.
+    // The words themselves may be wrong, so nothing past the slot is read.
     let len = len.min(members.layout().slot_len().saturating_sub(body));
     let heap = members.heap_of(members.me(), Region::new(at, body + len))?;
     let header = if has_header { heap.crc32c(0, at.get(), HEADER_LEN)? } else { 0 };

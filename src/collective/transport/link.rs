@@ -16,7 +16,7 @@ use crate::heap::{HeapOffset, HeapPlace};
 
 /// A channel that joins two members by pipes.
 pub(crate) trait PipeChannel: Channel + std::fmt::Debug {
-    /// Of which kind it is.
+    /// The kind of the link.
     const KIND: ChannelKind;
 }
 

@@ -3,6 +3,8 @@
 //! Direct pipes have semaphores in the members' regions, and need no agreement: the first call that
 //! moves data over them opens them. Proxied ones need slots, as triggers name semaphores by slot:
 //! members take these together (`agree_slots.rs`) when they choose proxied channels together.
+//!
+//! Tried by its unit tests and `scenarios algorithms:: point_to_point:: checksums::`.
 
 pub(crate) mod agree_slots;
 pub(crate) mod checksum;
@@ -98,7 +100,7 @@ impl Pipework {
     /// All members call it; one that is not `ready` has none opened.
     ///
     /// # Errors
-    /// Those of [`Pipework::open`].
+    /// Fails as [`Pipework::open`] does.
     pub(crate) fn open_ports(
         &self,
         members: &mut Members,
@@ -125,7 +127,7 @@ impl Pipework {
     /// is checked and struck where it `is_watched`.
     ///
     /// # Errors
-    /// Those of the visitor.
+    /// Returns the errors of the visitor.
     #[inline]
     pub(crate) fn visit<V: PipeVisitor>(
         &mut self,
@@ -164,7 +166,7 @@ pub(crate) trait PipeVisitor {
     /// Does it.
     ///
     /// # Errors
-    /// Those of what is done.
+    /// Returns the errors of what is done.
     fn visit<L: Link>(self, pipes: &mut Pipes<'_, L>) -> Result<Self::Outcome>;
 }
 

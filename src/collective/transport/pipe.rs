@@ -58,7 +58,7 @@ use crate::sync::{PostCell, ProgressCell};
 /// What a member keeps of the two pipes that join it to a peer.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
-    /// Where the peer finds the checksums of what it is sent, and this member those of what it is.
+    /// The checksums of what the peer is sent, and of what this member is sent.
     checks_there: CellSlice<AtomicU64>,
     checks_here: CellSlice<AtomicU64>,
     /// What this member leaves for the peer without a slot, and the peer for this one.
@@ -73,7 +73,7 @@ pub(crate) struct PipeEnd {
     /// Slot 0 of this member's inbox for the peer.
     inbox: HeapOffset,
     sent: u64,
-    /// So many of those are known to have been taken.
+    /// How many of those are known to have been taken.
     known_taken: u64,
     received: u64,
     /// Whether the signal of a fragment was taken that has not been received.
@@ -133,7 +133,7 @@ impl PipeEnd {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentArrival {
     pub(crate) operation: Operation,
-    /// From whom.
+    /// The member that has sent it.
     pub(crate) member: usize,
     /// The number of the fragment in its pipe.
     pub(crate) number: u64,
@@ -177,7 +177,7 @@ pub(crate) trait Transport {
     /// it in.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
+    /// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does.
     fn reserve(&mut self, to: usize) -> Result<HeapOffset>;
 
     /// Sends `len` bytes at `source` of this member's heap, at most a slot, when there is a free
@@ -185,7 +185,7 @@ pub(crate) trait Transport {
     /// that the peer made of it.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+    /// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does, or with
     /// [`crate::Error::OutOfRange`] for a source that is not allocated.
     fn send(&mut self, to: usize, source: HeapOffset, len: u64) -> Result<()>;
 
@@ -193,7 +193,7 @@ pub(crate) trait Transport {
     /// [`Transport::release`].
     ///
     /// # Errors
-    /// Those of [`Channel::wait`].
+    /// Fails as [`Channel::wait`] does.
     fn receive(&mut self, from: usize) -> Result<HeapOffset>;
 
     /// Gives the slot of the fragment that was received last from `from` back. Its sender may
@@ -203,13 +203,13 @@ pub(crate) trait Transport {
     /// Returns when `to` has taken everything sent to it.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`].
+    /// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does.
     fn await_taken(&mut self, to: usize) -> Result<()>;
 
     /// Returns when everything sent to `to` has left this member's heap.
     ///
     /// # Errors
-    /// Those of [`Channel::flush`].
+    /// Fails as [`Channel::flush`] does.
     fn flush(&mut self, to: usize) -> Result<()>;
 }
 
@@ -409,7 +409,7 @@ impl<L: Link> Pipes<'_, L> {
     /// they are for: a proxy, which raised their semaphores, does not know what they sleep on.
     ///
     /// # Errors
-    /// Those of [`Channel::flush`].
+    /// Fails as [`Channel::flush`] does.
     pub(crate) fn flush_and_wake(&mut self) -> Result<()> {
         for member in 0..self.ends.len() {
             if self.ends[member].as_ref().is_some_and(|end| end.pending) {
@@ -423,7 +423,7 @@ impl<L: Link> Pipes<'_, L> {
     /// Returns when everything sent has left this member's heap.
     ///
     /// # Errors
-    /// Those of [`Channel::flush`].
+    /// Fails as [`Channel::flush`] does.
     pub(crate) fn flush_all(&mut self) -> Result<()> {
         let me = self.members.me();
         (0..self.members.n_members()).filter(|&member| member != me).try_for_each(|member| self.flush(member))

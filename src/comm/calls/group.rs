@@ -66,7 +66,7 @@ pub struct OnGroup<'g, 'c, 'b> {
 }
 
 impl<'b> GroupedComm<'_, 'b> {
-    /// Its calls and what executes them.
+    /// Returns the calls of the share and what executes them.
     fn share(&mut self) -> Result<GroupShare<'_, 'b>> {
         let Self { comm, calls } = self;
         let choice = comm.choice;
@@ -90,8 +90,8 @@ impl<'c, 'b> Group<'c, 'b> {
     /// not. A second end in it is an error.
     ///
     /// # Errors
-    /// Those of `put`, whose earlier calls stay. [`Error::Unavailable`] when everything has ended
-    /// already.
+    /// Fails as `put` does, whose earlier calls stay, or with [`Error::Unavailable`] when
+    /// everything has ended already.
     pub fn nest(&mut self, put: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         if self.depth == 0 {
             return Err(ENDED);

@@ -4,6 +4,8 @@
 //! and [submits](submit) it. A communicator executes calls at once, and a [group] puts several
 //! together. [Started](start) calls and those of a [stream] are executed later, from the
 //! [queue](call_queue) of their communicator. Its [`settings`] concern all of them.
+//!
+//! Tried by its unit tests and `scenarios groups:: order:: started:: call_values:: switch::`.
 
 pub(super) mod buffers;
 pub(super) mod call;

@@ -117,7 +117,7 @@ impl Communicator {
     /// Removes the algorithm registered for `operation`. Collective.
     ///
     /// # Errors
-    /// Those of [`Communicator::register_algorithm`].
+    /// Fails as [`Communicator::register_algorithm`] does.
     pub fn unregister_algorithm(&mut self, operation: Operation) -> Result<()> {
         self.enter(Operation::RegisterAlgorithm)?.register(operation, None)
     }
@@ -152,8 +152,8 @@ impl Communicator {
     /// ranks, like that of an operation.
     ///
     /// # Errors
-    /// Those of a first operation: [`crate::Error::Tuning`], [`crate::Error::TuningMismatch`],
-    /// [`crate::Error::OutOfMemory`].
+    /// Returns the errors of a first operation: [`crate::Error::Tuning`],
+    /// [`crate::Error::TuningMismatch`], [`crate::Error::OutOfMemory`].
     pub fn algorithm_for(
         &mut self,
         operation: Operation,
@@ -167,7 +167,7 @@ impl Communicator {
     /// Waiting ranks yield then. The first call involves all ranks, like that of an operation.
     ///
     /// # Errors
-    /// Those of [`Communicator::algorithm_for`].
+    /// Fails as [`Communicator::algorithm_for`] does.
     pub fn is_oversubscribed(&mut self) -> Result<bool> {
         Ok(self.engine()?.planner.tuning().oversubscribed)
     }
@@ -202,7 +202,7 @@ impl Communicator {
     /// [`semantics`](crate::collective::semantics#the-first-call).
     ///
     /// # Errors
-    /// Those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
+    /// Fails as [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce) does.
     pub fn prepare(&mut self) -> Result<()> {
         self.engine().map(drop)
     }

@@ -161,7 +161,7 @@ impl Work {
     /// thread of the communicator, but for messages.
     ///
     /// # Errors
-    /// Those of [`Work::wait`].
+    /// Fails as [`Work::wait`] does.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         let begun = Instant::now();
         loop {

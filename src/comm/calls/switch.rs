@@ -102,7 +102,7 @@ impl<T: Element> SwitchChannel<T> {
     pub fn share(&self, count: usize) -> Range<usize> {
         let size = size_of::<T>() as u64;
         let bytes = share_of(count as u64, size, self.me, self.members.len());
-        // At most `count`.
+        // The index is at most `count`.
         let index = |bytes: u64| usize::try_from(bytes / size).unwrap_or(count);
         index(bytes.start)..index(bytes.end)
     }
@@ -176,7 +176,7 @@ impl<T: Element> SwitchChannel<T> {
     /// barriers.
     ///
     /// # Errors
-    /// Those of [`SwitchChannel::reduce`].
+    /// Fails as [`SwitchChannel::reduce`] does.
     ///
     /// # Ordering
     /// None.
@@ -222,7 +222,7 @@ impl<T: Element> SwitchChannel<T> {
     /// Returns when all members have called it: a signal and a wait.
     ///
     /// # Errors
-    /// Those of [`SwitchChannel::wait`].
+    /// Fails as [`SwitchChannel::wait`] does.
     #[inline]
     pub fn barrier(&mut self) -> Result<()> {
         self.signal()?;

@@ -43,7 +43,7 @@ pub(super) struct Directory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Current {
     pub(super) generation: u64,
-    /// By rank.
+    /// The part of each rank.
     pub(super) parts: Vec<PartDigest>,
 }
 

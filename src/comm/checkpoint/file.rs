@@ -192,7 +192,7 @@ impl PartReader {
         let count = u64::from_le_bytes(fixed[FIXED - 8..].try_into().expect("8 bytes"));
         let mut checksum = crc32c::crc32c(fixed);
         let mut words = [0; 2];
-        // As many as the file can have: a count that is damaged ends with the file.
+        // A damaged count ends with the file.
         for index in 0..count {
             self.fill(bytemuck::bytes_of_mut(&mut words))?;
             checksum = crc32c::crc32c_append(checksum, bytemuck::bytes_of(&words));

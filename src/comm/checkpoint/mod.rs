@@ -30,6 +30,8 @@
 //!
 //! A checkpoint holds the heap of each rank, or a [`DeviceMemory`] that each has beside it
 //! (`held.rs`).
+//!
+//! Tried by its unit tests, `scenarios checkpoints::` and `checkpoints`.
 
 mod directory;
 mod file;
@@ -56,7 +58,7 @@ use held::CheckpointSource;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Its number.
+    /// The number of the process.
     pub process: u32,
     /// Whether it is stopped. It keeps the directory until it continues or is killed.
     pub is_stopped: bool,
@@ -216,7 +218,7 @@ impl Communicator {
     /// included.
     ///
     /// # Errors
-    /// Those of [`Communicator::checkpoint`].
+    /// Fails as [`Communicator::checkpoint`] does.
     pub fn checkpoint_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
         self.write_checkpoint(CheckpointSource::Device(memory), directory.as_ref())
     }
@@ -254,8 +256,8 @@ impl Communicator {
     /// then.
     ///
     /// # Errors
-    /// Those of [`Communicator::restore`]. The memory's contents have not changed then, but more of
-    /// it may have been taken.
+    /// Fails as [`Communicator::restore`] does. The memory's contents have not changed then, but
+    /// more of it may have been taken.
     pub fn restore_memory(&mut self, memory: &DeviceMemory, directory: impl AsRef<Path>) -> Result<u64> {
         self.read_checkpoint(CheckpointSource::Device(memory), directory.as_ref())
     }

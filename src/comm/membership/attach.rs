@@ -43,7 +43,7 @@ pub(in crate::comm) fn rings_of(joining: &Joining) -> Result<Option<Rings>> {
 /// counting.
 ///
 /// # Errors
-/// Those of [`join_job`].
+/// Fails as [`join_job`] does.
 pub(in crate::comm) fn join_assembled(
     mut joining: Joining,
     told: Option<NonZeroU32>,

@@ -54,9 +54,9 @@ impl Heartbeat {
         drop(held);
         let fifos = (0..N_FIFOS).filter_map(|index| mapped.cells(rank).fifo(index).ok());
         fifos.for_each(|fifo| done.add(fifo.snapshot().pushed));
-        let seats = MAX_CHANNELS_PER_PEER as usize;
+        let slots = MAX_CHANNELS_PER_PEER as usize;
         for peer in (0..mapped.n_ranks()).map(Rank::known) {
-            let sent = mapped.semaphores(peer).iter().skip(rank.index() * seats).take(seats);
+            let sent = mapped.semaphores(peer).iter().skip(rank.index() * slots).take(slots);
             sent.for_each(|semaphore| done.add(semaphore.value()));
         }
         done.0

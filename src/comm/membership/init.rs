@@ -25,7 +25,7 @@ impl Communicator {
     /// [`Options`]. Returns when all have called it, in any order.
     ///
     /// # Errors
-    /// Those of [`Communicator::init_rank_with`].
+    /// Fails as [`Communicator::init_rank_with`] does.
     pub fn init_rank(n_ranks: u32, id: &UniqueId, rank: u32) -> Result<Self> {
         Self::init_rank_with(n_ranks, id, rank, &Options::default())
     }
@@ -61,8 +61,8 @@ impl Communicator {
     /// one that has not come yet.
     ///
     /// # Errors
-    /// Those of [`Communicator::init_rank_with`]; [`Error::WrongCount`] unless there is a mark for
-    /// each rank.
+    /// Fails as [`Communicator::init_rank_with`] does, or with [`Error::WrongCount`] unless there
+    /// is a mark for each rank.
     pub fn init_rank_among(
         n_ranks: u32,
         id: &UniqueId,
@@ -84,7 +84,8 @@ impl Communicator {
     /// Meets the other ranks like [`Communicator::init_rank_with`], unless `off` ends that first.
     ///
     /// # Errors
-    /// Those of [`Communicator::init_rank_with`]; [`Error::NoMeeting`] when it was cancelled.
+    /// Fails as [`Communicator::init_rank_with`] does, or with [`Error::NoMeeting`] when it was
+    /// cancelled.
     pub(crate) fn init_rank_until(
         n_ranks: u32,
         id: &UniqueId,
@@ -100,8 +101,8 @@ impl Communicator {
     /// over, and two jobs that meet by one name at the same time disturb each other.
     ///
     /// # Errors
-    /// Those of [`Communicator::init_rank_with`]; [`Error::InvalidArgument`] for a name of more
-    /// than 100 bytes, or none.
+    /// Fails as [`Communicator::init_rank_with`] does, or with [`Error::InvalidArgument`] for a
+    /// name of more than 100 bytes, or none.
     pub fn init_by_name(n_ranks: u32, name: &str, rank: u32, options: &Options) -> Result<Self> {
         check_n_ranks(n_ranks)?;
         let rank = Rank::new(rank, n_ranks)?;
@@ -156,7 +157,7 @@ impl Communicator {
     /// default [`Options`]. One process drives all devices, each from a thread of its own.
     ///
     /// # Errors
-    /// Those of [`Communicator::init_all_with`].
+    /// Fails as [`Communicator::init_all_with`] does.
     pub fn init_all(n_ranks: u32) -> Result<Vec<Self>> {
         Self::init_all_with(n_ranks, &Options::default())
     }
@@ -179,7 +180,7 @@ impl Communicator {
 /// window and its mappings. Proxies are threads.
 ///
 /// # Errors
-/// Those of creating and mapping segments.
+/// Returns the errors of creating and mapping segments.
 pub(crate) fn init_threads(job: u64, n_ranks: u32, options: &Options) -> Result<Vec<Communicator>> {
     options.check_faults(n_ranks)?;
     let shape = HeapShape::new(n_ranks, options.heap_len)?;

@@ -99,7 +99,7 @@ impl JobBarrier {
             // A barrier that timed out is still open: a rank that passes it takes these words for
             // those of the barrier.
             self.context.abort();
-            // Or it was ended by something else, as that barrier was.
+            // Something else may have ended the epoch, as it did that barrier.
             let by_this_one = Error::Revoked { by: Some(self.context.rank()), awaited: None };
             return self.context.check(operation.name()).and(Err(by_this_one));
         }
@@ -165,12 +165,12 @@ impl JobBarrier {
     /// when all have come to the barrier that this rank has given up waiting in.
     ///
     /// # Errors
-    /// Those of [`JobBarrier::meet`].
+    /// Fails as [`JobBarrier::meet`] does.
     pub(in crate::comm) fn finalize(&mut self, engine: Option<&Engine>) -> Result<()> {
         if self.barrier.has_arrived() {
             return self.meet(Operation::Finalize, engine);
         }
-        // Nobody ends it by what is found below before this rank has come.
+        // No rank ends the epoch by the findings below before this rank has come.
         let has_ended = self.context.mapped().revocation().read().is_some();
         let mut words = [Operation::Finalize as u64; AGREEMENT_WORDS];
         words[1] = engine.map_or(0, Engine::balance);

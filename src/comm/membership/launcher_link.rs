@@ -81,7 +81,7 @@ impl LauncherLink {
     /// `incarnations`, and beats by `pulse`.
     ///
     /// # Errors
-    /// Those of [`ControlLink::watch`].
+    /// Fails as [`ControlLink::watch`] does.
     pub(in crate::comm) fn begin(
         link: ControlLink,
         heartbeat: Option<MemberHeartbeat>,

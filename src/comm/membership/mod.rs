@@ -5,6 +5,8 @@
 //! other ranks without one, under a [`unique_id`] or a name. [`epoch_commit`] has all ranks of a
 //! meeting begin together. While the rank is a member, the [`launcher_link`] and the [`heartbeat`]
 //! show that it lives, and the [`job_barrier`] is where all ranks meet.
+//!
+//! Tried by its unit tests, `launch`, `meet` and `scenarios barriers:: agreements:: departures::`.
 
 pub(super) mod aborter;
 pub(super) mod attach;

@@ -57,7 +57,7 @@ impl UniqueId {
     /// From the first rank on, the timeouts of the ranks count.
     ///
     /// # Errors
-    /// Those of [`UniqueId::new`].
+    /// Fails as [`UniqueId::new`] does.
     pub fn new_within(patience: Duration) -> Result<Self> {
         Self::good_for(patience, FIRST_EPOCH)
     }
@@ -66,7 +66,7 @@ impl UniqueId {
     /// later finds nobody, and is not told why.
     ///
     /// # Errors
-    /// Those of [`UniqueId::new`].
+    /// Fails as [`UniqueId::new`] does.
     pub fn brief_within(patience: Duration) -> Result<Self> {
         Self::hosted(patience, FIRST_EPOCH, MeetingHost::ending_as_it_fails)
     }
@@ -80,7 +80,7 @@ impl UniqueId {
     /// Makes an id like [`UniqueId::new_within`], but for ranks of `epoch`.
     ///
     /// # Errors
-    /// Those of [`UniqueId::new`].
+    /// Fails as [`UniqueId::new`] does.
     pub(crate) fn good_for(patience: Duration, epoch: u64) -> Result<Self> {
         Self::hosted(patience, epoch, |host| host)
     }

@@ -114,7 +114,7 @@ impl Workspace {
     /// Takes the lowest room in the part that was added as `region`, open or not.
     ///
     /// # Errors
-    /// Those of [`Workspace::take`].
+    /// Fails as [`Workspace::take`] does.
     pub(in crate::comm) fn take_from(&self, region: Region, n_members: u64) -> Result<Region> {
         let taken = self.book().part(region).take(CommLayout::new(n_members).len());
         taken.ok_or_else(|| exhausted(region.len))

@@ -112,14 +112,14 @@ pub(super) fn assemble(
     let (fresh, surviving): (Vec<_>, Vec<_>) =
         Rank::of_each(&pasts).partition(|(_, past)| past.completed.is_none());
     let restarted: Vec<_> = fresh.into_iter().map(|(rank, _)| rank).collect();
-    let heir = surviving.first().map(|(rank, _)| *rank);
+    let survivor = surviving.first().map(|(rank, _)| *rank);
     let mut inherited = None;
     for &rank in &restarted {
-        let left = old.filter(|_| heir == Some(own)).map(|mapped| mapped.segment(rank));
+        let left = old.filter(|_| survivor == Some(own)).map(|mapped| mapped.segment(rank));
         let is_sealed = left.is_some_and(|segment| segment.attach_as() == AttachAs::Sealed);
         let contributions = joining.all_gather(&[is_sealed.into()], left.map(|segment| segment.as_fd()))?;
         let contribution =
-            heir.and_then(|heir| contributions.into_iter().nth(heir.index())).filter(|_| rank == own);
+            survivor.and_then(|from| contributions.into_iter().nth(from.index())).filter(|_| rank == own);
         if let Some((kind, descriptor)) =
             contribution.and_then(|contribution| Some((contribution.bytes[0], contribution.descriptor?)))
         {

@@ -53,7 +53,7 @@ impl Communicator {
     /// goes on then.
     ///
     /// # Errors
-    /// Those of [`Communicator::grow`]; [`Error::NoMeeting`] when it was cancelled.
+    /// Fails as [`Communicator::grow`] does, or with [`Error::NoMeeting`] when it was cancelled.
     pub(crate) fn grow_until(
         &mut self,
         n_ranks: u32,
@@ -91,7 +91,7 @@ impl Communicator {
     /// default [`Options`]. The heap is as long as the members'.
     ///
     /// # Errors
-    /// Those of [`Communicator::join_within`].
+    /// Fails as [`Communicator::join_within`] does.
     pub fn join(id: &UniqueId) -> Result<Self> {
         Self::join_within(id, Options::default().timeout)
     }
@@ -116,7 +116,8 @@ impl Communicator {
     /// Joins as [`Communicator::join_within`] does, unless `off` ends that first.
     ///
     /// # Errors
-    /// Those of [`Communicator::join_within`]; [`Error::NoMeeting`] when it was called off.
+    /// Fails as [`Communicator::join_within`] does, or with [`Error::NoMeeting`] when it was called
+    /// off.
     pub(crate) fn join_until(id: &UniqueId, timeout: Duration, off: Option<CancelToken>) -> Result<Self> {
         let overrides = Overrides::of(&Options::default())?;
         let met = meet_as_joiner(&id.meeting_point(), timeout, off.map(WaitGuard::until))

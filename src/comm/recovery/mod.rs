@@ -3,6 +3,8 @@
 //! Survivors agree in [rounds](survivor) on who they are. Then they [shrink], or [recover] and
 //! [tell](exchange) restarted ranks how far they have come. Members of an epoch that has not ended
 //! [grow]. [`failure`] is the account of it for programs.
+//!
+//! Tried by its unit tests and `scenarios survivors:: growth:: kill::`.
 
 pub(super) mod exchange;
 pub mod failure;

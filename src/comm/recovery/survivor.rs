@@ -144,7 +144,7 @@ impl OpenRound<'_> {
     /// first of the chosen. Returns the id then.
     ///
     /// # Errors
-    /// Those of [`UniqueId::new`].
+    /// Fails as [`UniqueId::new`] does.
     pub(super) fn host(&self) -> Result<Option<UniqueId>> {
         let context = self.survivor.context;
         if self.first() != context.rank() {

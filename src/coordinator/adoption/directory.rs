@@ -73,7 +73,7 @@ impl RuntimeDirectory {
         })
     }
 
-    /// Whether a living process listens, be its backlog full.
+    /// Returns whether a living process listens, be its backlog full.
     ///
     /// A child of a killed coordinator may have the socket open for a moment, until it is killed as
     /// well.

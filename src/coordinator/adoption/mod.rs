@@ -19,6 +19,8 @@
 //! A device, a process of its own, is found by its environment ([`assignment`](super::assignment)).
 //! Its communicators are known only to the devices in them: each reports its whole state to every
 //! coordinator that it connects with.
+//!
+//! Tried by its unit tests and `command coordinator::orphans:: coordinator::restarts::`.
 
 pub(super) mod directory;
 pub(super) mod fleet;
@@ -47,7 +49,7 @@ impl Coordinator {
     /// predecessor has ended in order.
     ///
     /// # Errors
-    /// Those of [`Coordinator::serve`].
+    /// Fails as [`Coordinator::serve`] does.
     pub fn await_adoption(&mut self) -> Result<Option<Vec<DeviceId>>> {
         if self.claimed.follows_dead {
             let now_ms = self.now_ms();

@@ -174,7 +174,7 @@ impl Attempt {
         reply.map(HelloReply::check).transpose()
     }
 
-    /// Whether no answer comes: the coordinator has hung up, or the time is over.
+    /// Returns whether no answer comes: the coordinator has hung up, or the time is over.
     fn is_over(&self) -> bool {
         self.connection.is_over() || self.until <= Instant::now()
     }
@@ -210,8 +210,8 @@ impl Absence {
     }
 }
 
-/// Whether another device of `directory` lives that waits for the next coordinator for longer than
-/// `limit`, or may do so.
+/// Returns whether another device of `directory` lives that waits for the next coordinator for
+/// longer than `limit`, or may do so.
 fn is_outlived(device: DeviceId, limit: Option<Duration>, directory: &RuntimeDirectory) -> bool {
     let waits = |it: &StartedDevice| it.device != device && it.assignment.outlives > limit;
     StartedDevice::all(directory).map_or(true, |all| all.iter().any(waits))

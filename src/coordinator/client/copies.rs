@@ -66,9 +66,9 @@ impl Client {
     /// has these addresses, and memory for them.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::Os`] when the source fails, or ends
-    /// before that many bytes. Then the device has whole MiB of the bytes that had come, from
-    /// `address` on.
+    /// Fails as [`Client::copy_host_to_device`] does, or with [`Error::Os`] when the source fails,
+    /// or ends before that many bytes. Then the device has whole MiB of the bytes that had come,
+    /// from `address` on.
     pub fn write_device(
         &mut self,
         device: DeviceId,
@@ -128,7 +128,7 @@ impl Client {
     /// result of a group is there when its status is settled, and not when the call returns.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`].
+    /// Fails as [`Client::copy_host_to_device`] does.
     pub fn copy_device_to_host(&mut self, device: DeviceId, address: u64, target: &mut [u8]) -> Result<()> {
         let bytes = Bytes { address, len: target.len() as u64 };
         let copying = self.copying();
@@ -140,7 +140,8 @@ impl Client {
     /// allocates memory for them when it is known that the device has them.
     ///
     /// # Errors
-    /// Those of [`Client::copy_host_to_device`]; [`Error::ResourceLimit`] when there is no memory.
+    /// Fails as [`Client::copy_host_to_device`] does, or with [`Error::ResourceLimit`] when there
+    /// is no memory.
     pub fn read_device(&mut self, device: DeviceId, address: u64, len: u64) -> Result<Vec<u8>> {
         let mut target = Vec::new();
         self.read_device_in_pieces(device, address, len, len, |piece| {
@@ -154,7 +155,7 @@ impl Client {
     /// `piece` at a time and as they come, until it breaks. Otherwise like [`Client::read_device`].
     ///
     /// # Errors
-    /// Those of [`Client::read_device`]. What was handed on before is right.
+    /// Fails as [`Client::read_device`] does. What was handed on before is right.
     pub fn read_device_in_pieces(
         &mut self,
         device: DeviceId,
@@ -342,8 +343,8 @@ impl<'c> WatchedStream<'c> {
     /// then.
     ///
     /// # Errors
-    /// Those of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of the
-    /// coordinator.
+    /// Returns the errors of `action`, [`CoordinatorError::Disconnected`], a [`RequestError`] of
+    /// the coordinator.
     fn run<T>(&mut self, action: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         action(self).map_err(|error| self.ended_by.take().unwrap_or(error))
     }

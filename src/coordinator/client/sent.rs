@@ -49,7 +49,8 @@ impl Client {
     /// at most. This holds for groups of all_reduces, and while this coordinator lives.
     ///
     /// # Errors
-    /// Those of the connection, here and below; the answer has those of the request.
+    /// Returns the errors of the connection, as the functions below do. The answer has the errors
+    /// of the request.
     pub fn send_start_group(&mut self, comm: CommId, repeats: bool) -> Result<Sent<StartedGroup>> {
         self.send(ClientRequest::GroupStart { comm, repeats }, self.timeout, |reply| match reply {
             Reply::GroupStarted(started) => Some(started),
@@ -60,7 +61,7 @@ impl Client {
     /// Sends what [`Client::call`] asks for.
     ///
     /// # Errors
-    /// Those of [`Client::send_start_group`].
+    /// Fails as [`Client::send_start_group`] does.
     pub fn send_call(
         &mut self,
         comm: CommId,
@@ -103,7 +104,7 @@ impl Client {
     /// long it takes. The last group of the status is then this one.
     ///
     /// # Errors
-    /// Those of [`Client::send_start_group`].
+    /// Fails as [`Client::send_start_group`] does.
     pub fn send_execute_group(&mut self, comm: CommId, group: Option<GroupId>) -> Result<Sent<CommStatus>> {
         self.send(ClientRequest::GroupEnd { comm, group, settled: true }, Duration::MAX, status_in)
     }
@@ -111,7 +112,7 @@ impl Client {
     /// Sends what [`Client::status`] asks for. The answer may take as long as it does if `settled`.
     ///
     /// # Errors
-    /// Those of [`Client::send_start_group`].
+    /// Fails as [`Client::send_start_group`] does.
     pub fn send_status(&mut self, comm: CommId, settled: bool) -> Result<Sent<CommStatus>> {
         let limit = if settled { Duration::MAX } else { self.timeout };
         self.send(ClientRequest::Status { comm, settled }, limit, status_in)
@@ -120,7 +121,7 @@ impl Client {
     /// Sends what [`Client::go_on`] asks for.
     ///
     /// # Errors
-    /// Those of [`Client::send_start_group`].
+    /// Fails as [`Client::send_start_group`] does.
     pub fn send_go_on(&mut self, comm: CommId) -> Result<Sent<CommStatus>> {
         self.send(ClientRequest::GoOn(comm), self.timeout, status_in)
     }
@@ -128,7 +129,7 @@ impl Client {
     /// Returns the answer to the newest request, or `None` as long as it has not come.
     ///
     /// # Errors
-    /// Those of the request and of the connection.
+    /// Returns the errors of the request and of the connection.
     pub fn answer<T>(&mut self, sent: &mut Sent<T>) -> Result<Option<T>> {
         let failed = |error: std::io::Error| Err(context(sent.limit).error(error));
         loop {

@@ -216,7 +216,7 @@ impl Comm {
         }
     }
 
-    /// Whether it waits for members of a coordinator before this one.
+    /// Returns whether it waits for members of a coordinator before this one.
     pub(crate) fn is_adopted(&self) -> bool {
         matches!(self.stage, CommStage::Adopting { .. })
     }

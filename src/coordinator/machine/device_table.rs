@@ -41,12 +41,12 @@ pub(crate) struct DeviceRecord {
 }
 
 impl DeviceRecord {
-    /// Whether its report is later than all orders.
+    /// Returns whether its report is later than all orders.
     pub(crate) fn has_confirmed_all(&self) -> bool {
         self.report.heard == self.sent
     }
 
-    /// Whether its last order was to join this epoch of `comm`.
+    /// Returns whether its last order was to join this epoch of `comm`.
     pub(crate) fn is_ordered_to_join(&self, comm: CommId, epoch: u64) -> bool {
         match self.last_order.as_ref().map(|(order, _)| order) {
             Some(DeviceOrder::Host(formation) | DeviceOrder::Join { formation, .. }) => {
@@ -101,12 +101,12 @@ impl DeviceRecord {
         }
     }
 
-    /// Whether it can be given to a new communicator.
+    /// Returns whether it can be given to a new communicator.
     pub(crate) fn is_free(&self) -> bool {
         self.owner.is_none() && self.is_out_of_all()
     }
 
-    /// Whether it is in no communicator, and was not ordered to be.
+    /// Returns whether it is in no communicator, and was not ordered to be.
     pub(crate) fn is_out_of_all(&self) -> bool {
         self.report.membership.is_none() && self.has_confirmed_all()
     }

@@ -207,8 +207,8 @@ impl CoordinatorMachine {
         begins
     }
 
-    /// Whether the failure is only that another member has ended the epoch, whose report may
-    /// follow.
+    /// Returns whether the failure is only that another member has ended the epoch, whose report
+    /// may follow.
     fn may_be_explained(&self, comm: &mut Comm, trouble: &CommFailure) -> bool {
         let until_ms = *comm.cause_by_ms.get_or_insert(self.now_ms.saturating_add(CAUSE_MS));
         trouble.weight == FailureKind::Revoked.weight() && self.judged_ms < until_ms
@@ -389,8 +389,8 @@ impl Comm {
     }
 }
 
-/// Whether a communicator has begun an epoch, has failed, or has ended since the log was considered
-/// last.
+/// Returns whether a communicator has begun an epoch, has failed, or has ended since the log was
+/// considered last.
 fn is_worth_logging(was: Option<LoggedState>, is: LoggedState) -> bool {
     let is_up = |state| matches!(state, CommState::Ready | CommState::InProgress | CommState::Growing);
     let has_begun = is_up(is.state) && was.is_none_or(|was| !is_up(was.state) || was.epoch != is.epoch);

@@ -103,7 +103,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether the event comes over the connection that counts: a device's latest.
+    /// Returns whether the event comes over the connection that counts: a device's latest.
     fn is_current(&mut self, event: &CoordinatorEvent, number: u64) -> bool {
         match event {
             CoordinatorEvent::Registered { device, .. } => {

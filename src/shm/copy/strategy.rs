@@ -20,11 +20,12 @@ const LINE: usize = 64;
 /// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StorePolicy {
-    /// In the cache.
+    /// Stored bytes are left in the cache.
     Cached,
-    /// In memory.
+    /// Stored bytes go to memory, past the cache.
     NonTemporal,
-    /// For several receivers: in the cache for one of them, from where it is copied to the others.
+    /// Stored bytes are left in the cache for one of several receivers, and copied from there to
+    /// the others.
     CopyForward,
 }
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 /// The instructions that a combination runs on. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceKernel {
-    /// Those that every processor of the architecture has (SSE2 or NEON).
+    /// The instructions that every processor of the architecture has (SSE2 or NEON).
     Portable,
     /// 32-byte vectors, and conversion of half precision.
     Avx2,

@@ -60,7 +60,7 @@ impl Span {
     /// given.
     ///
     /// # Errors
-    /// Those of [`exchange`](Self::exchange).
+    /// Fails as [`exchange`](Self::exchange) does.
     pub(crate) fn exchange_any(
         &self,
         offset: u64,

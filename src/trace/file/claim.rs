@@ -70,13 +70,13 @@ pub(super) fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
     }
 }
 
-/// Whether this process has claimed a file of that name.
+/// Returns whether this process has claimed a file of that name.
 pub(super) fn has_claimed(name: &Path) -> bool {
     CLAIMED.with(|claimed| claimed.last.contains_key(name))
 }
 
-/// Whether something stands in this file that a process has written which lives, or while this one
-/// did.
+/// Returns whether something stands in this file that a process has written which lives, or while
+/// this one did.
 fn is_of_this_run(path: &Path) -> bool {
     let Ok(metadata) = path.metadata() else { return false };
     let began = || Some(metadata.modified().ok()? >= began(&Creator::this_process())?);

@@ -12,14 +12,14 @@
 
 mod cores;
 mod device;
+mod failed_restarts;
 mod flood;
 mod gathering;
 mod halting;
-mod heirs;
-mod hopeless;
 mod joining;
 mod launcher;
 mod orphaned;
+mod recovered_heaps;
 mod restarting;
 mod returning;
 mod series;
@@ -45,11 +45,11 @@ use shmccl::launch::Program;
 use shmccl::{Error, Rank};
 use support::{Random, Watchdog, is_running, long};
 
-use crate::sorts::count_operations;
+use crate::fault_program::count_operations;
 use cores::Cores;
 use device::{be_a_device, is_device};
+use failed_restarts::{be_failing, be_shrinking, run_failing, run_shrinking};
 use flood::{be_a_flooder, flood};
-use hopeless::{be_forsaken, be_hopeless, run_forsaken, run_hopeless};
 use launcher::{LauncherTrial, be_a_launcher, is_launcher};
 use series::Series;
 use statistics::{Statistics, percentiles};
@@ -212,11 +212,11 @@ fn whoever_has_filled_its_fifo_with_long_puts_leaves_at_once_when_a_peer_is_kill
 #[test]
 fn a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death() {
     if is_device() {
-        return be_hopeless();
+        return be_failing();
     }
     let test = "a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death";
     let _watchdog = Watchdog::start(test, PATIENCE);
-    let (outcome, restarted) = run_hopeless(test, "exits");
+    let (outcome, restarted) = run_failing(test, "exits");
     let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Code(7));
     assert_eq!(restarted, [end; 2]);
     let error = outcome.unwrap_err();
@@ -226,12 +226,12 @@ fn a_rank_that_dies_again_and_again_ends_the_job_by_its_last_death() {
 #[test]
 fn who_is_left_is_told_at_once_that_no_restart_is_and_goes_on_without_the_dead() {
     if is_device() {
-        return be_forsaken();
+        return be_shrinking();
     }
     let test = "who_is_left_is_told_at_once_that_no_restart_is_and_goes_on_without_the_dead";
     for restarts in [1, 2] {
         let _watchdog = Watchdog::start(test, PATIENCE);
-        let output = run_forsaken(test, restarts);
+        let output = run_shrinking(test, restarts);
         let said = |what: &str| output.lines().filter(|line| line.contains(what)).count();
         assert_eq!((said("@ in vain: a restart that is left"), said("@ done")), (2, 2), "{output}");
     }
@@ -240,11 +240,11 @@ fn who_is_left_is_told_at_once_that_no_restart_is_and_goes_on_without_the_dead()
 #[test]
 fn a_rank_that_leaves_and_ends_with_an_error_is_not_started_again() {
     if is_device() {
-        return be_hopeless();
+        return be_failing();
     }
     let test = "a_rank_that_leaves_and_ends_with_an_error_is_not_started_again";
     let _watchdog = Watchdog::start(test, PATIENCE);
-    let (outcome, restarted) = run_hopeless(test, "leaves");
+    let (outcome, restarted) = run_failing(test, "leaves");
     assert_eq!(restarted, []);
     let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Code(7));
     let error = outcome.unwrap_err();
@@ -254,11 +254,11 @@ fn a_rank_that_leaves_and_ends_with_an_error_is_not_started_again() {
 #[test]
 fn a_rank_that_hangs_and_is_given_up_is_killed_and_started_again() {
     if is_device() {
-        return be_hopeless();
+        return be_failing();
     }
     let test = "a_rank_that_hangs_and_is_given_up_is_killed_and_started_again";
     let _watchdog = Watchdog::start(test, PATIENCE);
-    let (outcome, restarted) = run_hopeless(test, "hangs");
+    let (outcome, restarted) = run_failing(test, "hangs");
     let end = (DeviceName::Rank(Rank::new(1, 2).unwrap()), ExitCause::Signal(9));
     assert_eq!((outcome.unwrap().restarted, restarted), (vec![end], vec![end]));
 }
@@ -266,11 +266,11 @@ fn a_rank_that_hangs_and_is_given_up_is_killed_and_started_again() {
 #[test]
 fn a_rank_that_a_fault_has_killed_is_said_to_have_died_by_it_and_suffers_none_when_it_is_back() {
     if is_device() {
-        return be_hopeless();
+        return be_failing();
     }
     let test = "a_rank_that_a_fault_has_killed_is_said_to_have_died_by_it_and_suffers_none_when_it_is_back";
     let _watchdog = Watchdog::start(test, PATIENCE);
-    let (outcome, restarted) = run_hopeless(test, "struck");
+    let (outcome, restarted) = run_failing(test, "struck");
     assert_eq!(outcome.unwrap().restarted, restarted);
     let [(device, ExitCause::Injected(strike))] = restarted[..] else { panic!("{restarted:?}") };
     assert_eq!((device, strike.number, strike.seed), (DeviceName::Rank(strike.rank), 3, 7));

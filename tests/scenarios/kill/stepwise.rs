@@ -10,15 +10,15 @@ use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Rank};
 use support::Watchdog;
 
+use crate::fault_program::{Scratch, all_operations};
 use crate::kill::device::{is_device, say, saying};
 use crate::kill::work::{DIRECTORY, told_directory};
 use crate::kill::{PATIENCE, this_test};
-use crate::sorts::{Scratch, all_sorts};
 
 /// The body of a device process.
 pub(crate) fn be_struck() {
     let Ok(Some(JoinedAs::Device(mut comm))) = join_job() else { return };
-    let done = all_sorts(&mut comm, &told_directory()).and_then(|()| comm.finalize());
+    let done = all_operations(&mut comm, &told_directory()).and_then(|()| comm.finalize());
     match done {
         Ok(()) => say("done"),
         Err(Error::PeerLost { rank }) => {

@@ -19,12 +19,12 @@ use shmccl::error::{DeviceName, ExitCause};
 use shmccl::launch::{HangRule, JobOutcome, Launch, Observer, OutputLine};
 use support::{Random, is_running, wait_until};
 
+use crate::fault_program::Scratch;
 use crate::kill::device::{is_device, pid, saying};
 use crate::kill::series::Series;
 use crate::kill::woken::{Signs, be_stopped_or_not};
 use crate::kill::work::{DIRECTORY, KINDS};
 use crate::kill::{MODES, doze, long, this_test};
-use crate::sorts::Scratch;
 
 /// The test that the processes are told to run.
 const TEST: &str = "stopped::a_rank_that_is_stopped_for_long_is_given_up_and_changes_nothing_when_it_wakes";

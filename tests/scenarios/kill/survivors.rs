@@ -13,11 +13,11 @@ use shmccl::launch::{Launch, Observer, OutputLine};
 use shmccl::{Rank, Result};
 use support::{Random, is_running};
 
+use crate::fault_program::Scratch;
 use crate::kill::device::saying;
 use crate::kill::statistics::{Promise, percentiles};
 use crate::kill::work::{DIRECTORY, KINDS};
 use crate::kill::{MODES, doze, now, this_test};
-use crate::sorts::Scratch;
 
 /// Of whom else dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

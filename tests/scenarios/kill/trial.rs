@@ -36,8 +36,8 @@ impl Trial {
         let phase = PHASES[usize::try_from(number % 6).unwrap()];
         let mode = MODES[usize::try_from(number / 6 % 3).unwrap()];
         let n_ranks = 2 + u32::try_from(random.below(7)).unwrap();
-        let seats = u64::from(n_ranks) + u64::from(mode == "service");
-        let victim = match Rank::new(u32::try_from(random.below(seats)).unwrap(), n_ranks) {
+        let n_processes = u64::from(n_ranks) + u64::from(mode == "service");
+        let victim = match Rank::new(u32::try_from(random.below(n_processes)).unwrap(), n_ranks) {
             Ok(rank) => DeviceName::Rank(rank),
             Err(_) => DeviceName::Proxy,
         };

@@ -11,8 +11,8 @@ use shmccl::reduce::ReduceOp;
 use shmccl::shm::packet::{PacketFlag, PacketKind};
 use shmccl::{Communicator, Error, Rank, Result, Work};
 
+use crate::fault_program::Exchange;
 use crate::kill::device::{Neighbours, open};
-use crate::sorts::Exchange;
 
 /// What it is. The first has a fifo full of puts.
 pub(crate) const KINDS: [&str; 28] = [

@@ -126,7 +126,7 @@ impl Combination {
             _ => match random.below(6) {
                 0 => elements(operation, dtype, n, LONGEST) - below(random, 100),
                 1 => below(random, elements(operation, dtype, n, LONGEST)),
-                // Around the slots of pipes and the mail.
+                // Around the slots of pipes and eager slots.
                 _ => ((4 << 10) << random.below(4)) / dtype.size() + below(random, 3) - 1,
             },
         };

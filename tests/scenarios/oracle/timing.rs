@@ -27,8 +27,8 @@ const TIMES: usize = 2;
 const FLOATS: [DataType; 6] =
     [DataType::F16, DataType::Bf16, DataType::F32, DataType::F64, DataType::F8E4M3, DataType::F8E5M2];
 
-/// Elements, a bit more than go into one message, into one mail, and into one piece of what is
-/// staged.
+/// Elements, a bit more than go into one message, into one eager slot, and into one piece of what
+/// is staged.
 const COUNTS: [usize; 4] = [13, 1500, 9001, 300_001];
 
 /// Lets some time pass, or none.

@@ -14,6 +14,7 @@ docs/python.md.
 """
 
 import atexit as _atexit
+import warnings as _warnings
 
 from . import _core, _errors, plan
 from ._core import (
@@ -60,3 +61,11 @@ __all__ = [
 ]
 
 init_all = Communicator.init_all
+
+
+def __getattr__(name):
+    if name not in _errors._BEFORE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    kind = getattr(_errors, _errors._BEFORE[name])
+    _warnings.warn(f"shmccl.{name} is deprecated: use shmccl.{kind.__name__}", DeprecationWarning, stacklevel=2)
+    return kind

@@ -1,4 +1,7 @@
-"""The exceptions of the package: one class for each error of the engine, and named like it."""
+"""The exceptions of the package: one class for each error of the engine.
+
+A class has the name of the engine's error, with `Error` at its end. `_LONGER` has those whose name Python itself takes.
+"""
 
 
 class Error(Exception):
@@ -14,83 +17,83 @@ class Error(Exception):
         self.__dict__.update(values)
 
 
-class InvalidArgument(Error, ValueError):
+class InvalidArgumentError(Error, ValueError):
     """An argument has a value that the operation cannot take."""
 
 
-class UnsupportedAlgorithm(Error, ValueError):
+class UnsupportedAlgorithmError(Error, ValueError):
     """An algorithm cannot do the operation that it was chosen for."""
 
 
-class UnsupportedOperator(Error, ValueError):
+class UnsupportedOperatorError(Error, ValueError):
     """An operator cannot combine elements of this type."""
 
 
-class WrongCount(Error, ValueError):
+class WrongCountError(Error, ValueError):
     """A buffer has another number of elements than the call needs."""
 
 
-class InvalidRank(Error, ValueError):
+class InvalidRankError(Error, ValueError):
     """A rank is not part of the communicator: `rank`."""
 
 
-class OutOfRange(Error, IndexError):
+class OutOfRangeError(Error, IndexError):
     """A range of bytes reaches past the end of what it names."""
 
 
-class Misaligned(Error, ValueError):
+class MisalignedError(Error, ValueError):
     """An offset is not a multiple of what the operation needs."""
 
 
-class OutOfMemory(Error, MemoryError):
+class OutOfMemoryError(Error, MemoryError):
     """The heap cannot satisfy an allocation. Start with a larger one: `heap="1G"`."""
 
 
-class Exhausted(Error):
+class ExhaustedError(Error):
     """A table of fixed size is full."""
 
 
-class Unavailable(Error):
+class UnavailableError(Error):
     """The operation does not exist in this kind of job, or not any more."""
 
 
-class NameInUse(Error):
+class NameInUseError(Error):
     """A name in /dev/shm that the job needs is somebody else's."""
 
 
-class ResourceLimit(Error, OSError):
+class ResourceLimitError(Error, OSError):
     """The system refused for want of a resource that the user can raise."""
 
 
-class Refused(Error, OSError):
+class RefusedError(Error, OSError):
     """A sandbox or a file system has not what an action needs."""
 
 
-class Os(Error, OSError):
+class SystemCallError(Error, OSError):
     """The system refused."""
 
 
-class Layout(Error):
+class LayoutError(Error):
     """A shared object is of another version of this package, or of another job."""
 
 
-class Mismatch(Error, ValueError):
+class MismatchError(Error, ValueError):
     """Ranks called a collective operation with different arguments: `rank` is the other one."""
 
 
-class CallMismatch(Error):
+class CallMismatchError(Error):
     """Ranks are in different collective calls. The epoch has ended."""
 
 
-class AlgorithmMismatch(Error):
+class AlgorithmMismatchError(Error):
     """Ranks have registered different algorithms."""
 
 
-class FailedElsewhere(Error):
+class FailedElsewhereError(Error):
     """Another rank failed in an operation that can only succeed on all: `rank`."""
 
 
-class Timeout(Error, TimeoutError):
+class WaitTimeoutError(Error, TimeoutError):
     """A wait passed its deadline although nobody died.
 
     `rank` is the rank that was awaited, `straggler` the one that holds the others up, and `report` tells what all ranks
@@ -101,87 +104,87 @@ class Timeout(Error, TimeoutError):
     report = None
 
 
-class StreamFailed(Error):
+class StreamFailedError(Error):
     """An operation of a stream failed, and those behind it were not executed. Its cause says why."""
 
 
-class Panicked(Error):
+class PanickedError(Error):
     """A function that the program has handed over panicked."""
 
 
-class PeerLost(Error, ConnectionError):
+class PeerLostError(Error, ConnectionError):
     """A rank died or left while it was needed: `rank`, as the job numbers it."""
 
 
-class Excluded(Error):
+class ExcludedError(Error):
     """The other ranks have given this one up."""
 
 
-class ProxyLost(Error, ConnectionError):
+class ProxyLostError(Error, ConnectionError):
     """The proxy died."""
 
 
-class Revoked(Error, ConnectionError):
+class RevokedError(Error, ConnectionError):
     """The epoch was ended: by `rank`, or by the launcher (None)."""
 
 
-class Environment(Error):
+class LaunchEnvironmentError(Error):
     """The process was not started by a launcher, or its environment is damaged."""
 
 
-class Setting(Error, ValueError):
+class SettingError(Error, ValueError):
     """A variable of the environment has a value that says nothing."""
 
 
-class Tuning(Error):
+class TuningError(Error):
     """A table of algorithms cannot be used."""
 
 
-class TuningMismatch(Error):
+class TuningMismatchError(Error):
     """Ranks have different tables of algorithms."""
 
 
-class Trace(Error, OSError):
+class TraceError(Error, OSError):
     """A trace cannot be written."""
 
 
-class NoMeeting(Error, ConnectionError):
+class NoMeetingError(Error, ConnectionError):
     """Nobody receives under a unique id: it is over, its maker has ended, or a process has on its way to a rank."""
 
 
-class RankTaken(Error):
+class RankTakenError(Error):
     """Two processes came to a meeting as the same rank: `rank`."""
 
 
-class NoPlace(Error):
+class NoPlaceError(Error):
     """A newcomer is one too many."""
 
 
-class Plan(Error, ValueError):
+class PlanError(Error, ValueError):
     """A file is no execution plan that can be run."""
 
 
-class FaultPlan(Error, ValueError):
+class FaultPlanError(Error, ValueError):
     """A plan of faults cannot be used."""
 
 
-class FaultInjected(Error):
+class FaultInjectedError(Error):
     """This rank, a thread, was killed by a fault that was injected."""
 
 
-class Checkpoint(Error, OSError):
+class CheckpointError(Error, OSError):
     """A checkpoint cannot be written or read."""
 
 
-class Corrupted(Error):
+class CorruptedError(Error):
     """Data from `rank` differ from what it has sent, by their checksums."""
 
 
-class PutCorrupted(Error):
+class PutCorruptedError(Error):
     """A copy that a proxy made for `rank` differs from its source."""
 
 
-class DeviceFailed(Error):
+class DeviceFailedError(Error):
     """A rank ended before its work was done: `rank`.
 
     `traceback` is the text of its own, where it raised; the exception is the cause, where it can be pickled.
@@ -190,9 +193,23 @@ class DeviceFailed(Error):
     traceback = None
 
 
-class Cancelled(Error):
+class CancelledError(Error):
     """The program ended a wait of its own thread."""
 
 
-class Interrupted(Error):
+class LaunchInterruptedError(Error):
     """The launcher was told to stop by a signal."""
+
+
+_LONGER = {
+    "Environment": "LaunchEnvironmentError",
+    "Interrupted": "LaunchInterruptedError",
+    "Os": "SystemCallError",
+    "Timeout": "WaitTimeoutError",
+}
+# The names of the classes before they ended in `Error`. The package has them as deprecated aliases.
+_BEFORE = _LONGER | {
+    name.removesuffix("Error"): name
+    for name in tuple(vars())
+    if name.endswith("Error") and name not in ("Error", *_LONGER.values())
+}

@@ -5,7 +5,7 @@ import hashlib
 import os
 
 from . import _core
-from ._errors import Environment, InvalidArgument, InvalidRank, RankTaken, Timeout
+from ._errors import InvalidArgumentError, InvalidRankError, LaunchEnvironmentError, RankTakenError, WaitTimeoutError
 from ._options import byte_count
 
 _Job = collections.namedtuple("_Job", "launcher rank size local_size key")
@@ -27,9 +27,9 @@ def init(*, rank=None, size=None, id=None, heap=None, timeout=None):
     All ranks have to be on one machine. They meet through a socket without a port, which no other user can reach.
     """
     if (rank is None) != (size is None):
-        raise InvalidArgument("rank= and size= are passed together; without both, the launcher's are taken")
+        raise InvalidArgumentError("rank= and size= are passed together; without both, the launcher's are taken")
     if id is not None and rank is None:
-        raise InvalidArgument("an id needs rank= and size=, too")
+        raise InvalidArgumentError("an id needs rank= and size=, too")
     if id is None and "SHMCCL_SOCKET" in os.environ:
         return _from_command(rank, heap, timeout)
     timeout = 60.0 if timeout is None else timeout
@@ -38,9 +38,9 @@ def init(*, rank=None, size=None, id=None, heap=None, timeout=None):
         return _core.Communicator.init_rank(size, id, rank, **settings)
     job = _find_job(os.environ, rank, size)
     if not 0 <= job.rank < job.size:
-        raise InvalidRank(f"{job.launcher} has numbered this rank {job.rank}, and of {job.size} ranks none has that number")
+        raise InvalidRankError(f"{job.launcher} has numbered this rank {job.rank}, and of {job.size} ranks none has that number")
     if job.local_size is not None and job.local_size != job.size:
-        raise Environment(
+        raise LaunchEnvironmentError(
             f"{job.launcher} has put {job.local_size} of {job.size} ranks on this machine; shmccl joins the ranks of one "
             "machine: start all there, or use the backend of torch.distributed, shmccl.torch"
         )
@@ -54,9 +54,9 @@ def init(*, rank=None, size=None, id=None, heap=None, timeout=None):
 def _from_command(rank, heap, timeout):
     """Joins the job of `shmccl run`, which has decided about what it cannot be told any more."""
     if heap is not None:
-        raise InvalidArgument("`shmccl run` has made the heap already: pass --heap to it, and no heap= to init")
+        raise InvalidArgumentError("`shmccl run` has made the heap already: pass --heap to it, and no heap= to init")
     if rank is not None:
-        raise InvalidArgument("`shmccl run` has numbered the ranks already: pass no rank= and size= to init, or an id=, too")
+        raise InvalidArgumentError("`shmccl run` has numbered the ranks already: pass no rank= and size= to init, or an id=, too")
     comm = _core.Communicator.from_env()
     if timeout is not None:
         comm.timeout = timeout
@@ -73,7 +73,7 @@ def _find_job(env, rank, size):
         local = env.get(local_name) if local_name else None
         key = "/".join(f"{name}={env[name]}" for name in keys if name in env) or _parent()
         return _Job(launcher, _number(env, rank_name), _number(env, size_name), _first_number(local), f"{launcher}:{key}")
-    raise Environment(
+    raise LaunchEnvironmentError(
         "no launcher has started this process: start the program with `shmccl run -n N -- python PROGRAM`, torchrun, mpirun "
         "or srun, call shmccl.launch(fn, n), or set SHMCCL_RANK and SHMCCL_SIZE"
     )
@@ -101,7 +101,7 @@ def _number(env, name):
     try:
         return int(env[name])
     except ValueError:
-        raise Environment(f"{name} is {env[name]!r}, expected a number") from None
+        raise LaunchEnvironmentError(f"{name} is {env[name]!r}, expected a number") from None
 
 
 def _first_number(text):
@@ -125,14 +125,14 @@ def _meet(key, job, settings):
     name = _NAME.format(uid=os.geteuid(), digest=hashlib.sha256(key.encode()).hexdigest()[:32])
     try:
         return _core.Communicator._init_by_name(job.size, name, job.rank, **settings)
-    except Timeout as error:
+    except WaitTimeoutError as error:
         late = "the other ranks" if error.rank is None else f"rank {error.rank}"
-        raise Timeout(
+        raise WaitTimeoutError(
             f"init timed out after {settings['timeout']} s, awaiting {late} of {job.launcher}; it has not come, or is on another machine",
             rank=error.rank,
         ) from None
-    except RankTaken as error:
-        raise RankTaken(
+    except RankTakenError as error:
+        raise RankTakenError(
             f"{error}: another job meets by the same name as this one of {job.launcher}; set SHMCCL_KEY to a different text for "
             "each job",
             rank=error.rank,

@@ -12,14 +12,14 @@ import time
 import traceback
 
 from . import _core
-from ._errors import DeviceFailed, FailedElsewhere, PeerLost, Revoked
+from ._errors import DeviceFailedError, FailedElsewhereError, PeerLostError, RevokedError
 from ._options import byte_count
 from ._start import Work, missing
 
 # How long ranks may take to end by themselves once one has failed, or after Ctrl-C.
 _GRACE = 1.5
 # Failures that follow from another rank's.
-_CONSEQUENCES = (PeerLost, Revoked, FailedElsewhere)
+_CONSEQUENCES = (PeerLostError, RevokedError, FailedElsewhereError)
 
 
 def launch(fn, n, *args, heap="256M", timeout=60.0, start=None, pin=True, keep_going=False, **kwargs):
@@ -33,7 +33,7 @@ def launch(fn, n, *args, heap="256M", timeout=60.0, start=None, pin=True, keep_g
     `heap` is the length of each rank's heap, `timeout` the longest wait in seconds. With `pin`, each rank runs on cores
     of its own where there are enough.
 
-    The first rank that fails ends all, and its exception becomes the cause of `DeviceFailed`. With `keep_going` the
+    The first rank that fails ends all, and its exception becomes the cause of `DeviceFailedError`. With `keep_going` the
     others go on, and the failure stands in the place of the result. Ctrl-C ends all ranks.
     """
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
@@ -111,7 +111,7 @@ class _Rank:
         """Returns the error of a rank that has failed."""
         _, error, text, ending = self.outcome
         what = f"rank {self.rank} {ending}"
-        failed = DeviceFailed(f"{what}\n\n{text}" if text else what, rank=self.rank, traceback=text)
+        failed = DeviceFailedError(f"{what}\n\n{text}" if text else what, rank=self.rank, traceback=text)
         failed.__cause__ = error
         return failed
 

@@ -7,7 +7,7 @@
         block, own = program.block(rank), program.input(rank, 0)
         program.put_packets(block, own, program.scratch(1 - rank, rank))
         program.reduce_packets(block, own, [program.scratch(rank, 1 - rank)], own)
-    program.write("pairs.json")             # proved, or Plan is raised
+    program.write("pairs.json")             # proved, or PlanError is raised
     assert not any(finding.error for finding in check("pairs.json"))
 
 The calls are those of the builder in Rust: docs/plans.md.

@@ -102,7 +102,7 @@ fn tensor_of(capsule: &Bound<'_, PyCapsule>) -> PyResult<(NonNull<Tensor>, u64)>
     Ok((NonNull::from(&managed.tensor), managed.flags))
 }
 
-/// The error for bytes that this process cannot read.
+/// Returns the error for bytes that this process cannot read.
 pub fn elsewhere(kind: &str) -> PyErr {
     PyValueError::new_err(format!("{kind} is on another device; copy it to the CPU first"))
 }

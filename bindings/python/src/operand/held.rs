@@ -84,7 +84,7 @@ pub fn len_of(shape: &[i64], bits: u64) -> Option<usize> {
     usize::try_from(count.checked_mul(bits)?.div_ceil(8)).ok()
 }
 
-/// The error for elements that are addresses: they mean nothing elsewhere.
+/// Returns the error for elements that are addresses: they mean nothing elsewhere.
 #[cold]
 pub fn addresses() -> PyErr {
     PyTypeError::new_err(
@@ -92,7 +92,7 @@ pub fn addresses() -> PyErr {
     )
 }
 
-/// The error for an object of which bytes lie in several pieces. `copy` puts them in order.
+/// Returns the error for an object of which bytes lie in several pieces. `copy` puts them in order.
 #[cold]
 pub fn scattered(kind: &str, copy: &str, access: Access) -> PyErr {
     PyValueError::new_err(match access {
@@ -104,7 +104,7 @@ pub fn scattered(kind: &str, copy: &str, access: Access) -> PyErr {
     })
 }
 
-/// The error for an object that may not be written.
+/// Returns the error for an object that may not be written.
 #[cold]
 pub fn read_only() -> PyErr {
     PyValueError::new_err("the output is read-only; pass one that can be written")

@@ -34,7 +34,7 @@ impl Part {
     /// Finds its bytes, as [`Operand::of`] does.
     ///
     /// # Errors
-    /// Those of the object; `ValueError` where it has become shorter.
+    /// Returns the errors of the object, and `ValueError` where it has become shorter.
     pub fn operand<'py>(&self, py: Python<'py>, access: Access, asked: AskedType) -> PyResult<Operand<'py>> {
         let whole = Operand::of(self.owner.bind(py), access, self.dtype)?;
         if self.start + self.len > whole.len {
@@ -80,7 +80,7 @@ impl Part {
         })
     }
 
-    /// The name of their type.
+    /// Returns the name of their type.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.own.name

@@ -121,7 +121,7 @@ fn is_put_off(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         || object.call_method0(intern!(py, "is_neg"))?.is_truthy()?)
 }
 
-/// The error for a tensor that torch does not lend.
+/// Returns the error for a tensor that torch does not lend.
 #[cold]
 fn refused(object: &Bound<'_, PyAny>, theirs: PyErr) -> PyErr {
     match object.getattr("is_cpu").and_then(|is_cpu| is_cpu.is_truthy()) {

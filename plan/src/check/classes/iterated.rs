@@ -198,7 +198,7 @@ impl<'a> Iterated<'a> {
         length.saturating_mul(self.common) / self.parts
     }
 
-    /// Whether some chunk that a length stands for is within the limits.
+    /// Returns whether some chunk that a length stands for is within the limits.
     fn is_allowed(&self, length: usize) -> bool {
         let shortest = self.bytes(length - 1).saturating_add(self.plan.alignment);
         self.bytes(length) >= self.limits.low && shortest <= self.limits.high

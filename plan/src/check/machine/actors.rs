@@ -9,10 +9,10 @@ use crate::lower::{Action, Lowered};
 #[derive(Debug)]
 pub(super) struct Actors {
     count: usize,
-    /// By rank, the first block; the caller comes behind the last.
+    /// The first block of each rank; the caller comes behind the last.
     blocks: Vec<usize>,
     callers: Vec<usize>,
-    /// By rank and lane, the first of the two.
+    /// The first of the two of each rank and lane.
     lanes: Vec<Vec<usize>>,
     lane_of: BTreeMap<(usize, usize, usize), usize>,
 }

@@ -43,7 +43,7 @@ impl Counted {
         Self { initial, left: initial, ..Self::default() }
     }
 
-    /// How many more were added than taken, beside the initial ones.
+    /// Returns how many more were added than taken, beside the initial ones.
     pub(in crate::check) fn surplus(&self) -> isize {
         isize::try_from(self.waiting.len() + self.left).unwrap_or(isize::MAX)
             - isize::try_from(self.initial).unwrap_or(isize::MAX)
@@ -65,7 +65,7 @@ impl Thread {
         (self.actor, self.slot) != (last.actor, last.slot)
     }
 
-    /// Whether it comes after another one by chance only, as far as it knows.
+    /// Returns whether it comes after another one by chance only, as far as it knows.
     fn follows_by_chance(&self, last: &Self, known: &Clock) -> bool {
         self.is_other(last) && known.of(last.actor) <= last.position
     }

@@ -272,7 +272,7 @@ impl Machine<'_> {
     }
 }
 
-/// Whether a push sends on packets that its operation has waited for.
+/// Returns whether a push sends on packets that its operation has waited for.
 fn is_forward(lowered: &crate::lower::Lowered, rank: usize, block: usize, step: &Step) -> bool {
     lowered.ranks[rank].blocks[block].sites[step.site].code == crate::plan::Code::ReadPutPackets
 }

@@ -43,8 +43,8 @@ fn swap<L: Link>(
     let pieces = PieceRun::in_a_row(worker, mine.at, worker.call.block_len()?);
     exchange(worker, peer, pieces, pieces.cut, |worker, ArrivedPiece { slot, at, len, .. }| {
         if mine.at == worker.output(0) {
-            // What is about to be written was sent just now, perhaps by a proxy that has not come
-            // to it yet.
+            // The bytes that are about to be written were just sent, perhaps by a proxy that has
+            // not come to them yet.
             worker.pipes.flush(peer)?;
         }
         let theirs = Operand { at: slot, fresh: theirs_fresh };

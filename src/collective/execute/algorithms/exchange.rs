@@ -138,7 +138,7 @@ impl Core {
     }
 }
 
-/// Two operands in the order of the members that they come from.
+/// Returns two operands in the order of the members that they come from.
 pub(super) fn in_order(me: usize, mine: Operand, peer: usize, theirs: Operand) -> [Operand; 2] {
     if me < peer { [mine, theirs] } else { [theirs, mine] }
 }

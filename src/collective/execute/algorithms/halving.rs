@@ -107,7 +107,7 @@ pub(super) fn reduce_scatter<L: Link>(worker: &mut PipeWorker<'_, L>) -> Result<
 /// Where the pieces of some blocks are, at equal distances.
 #[derive(Clone, Copy)]
 struct BlockPlaces {
-    /// That of block `base`.
+    /// The place of the piece of block `base`.
     start: HeapOffset,
     base: usize,
     stride: u64,

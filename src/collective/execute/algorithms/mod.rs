@@ -21,6 +21,8 @@
 //!
 //! A [`PipeWorker`] is one member in one operation. Fragments of no bytes are not sent; both ends
 //! know their lengths.
+//!
+//! Tried by its unit tests and `scenarios algorithms:: oracle::`.
 
 pub(crate) mod doubling;
 pub(crate) mod exchange;
@@ -40,7 +42,7 @@ use worker::PipeWorker;
 /// Executes the worker's call by `algorithm`, which can do it, among two members or more.
 ///
 /// # Errors
-/// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+/// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does, or with
 /// [`crate::Error::OutOfRange`] for buffers that are not allocated. The pipes are of no further use
 /// then.
 pub(crate) fn run<L: Link>(worker: &mut PipeWorker<'_, L>, algorithm: Algorithm) -> Result<()> {

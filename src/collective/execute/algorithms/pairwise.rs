@@ -131,7 +131,7 @@ impl PairwisePlan {
         }
         let target = worker.output(at);
         if self.operation.combines_a_block() && worker.input(at) == target {
-            // In place, and perhaps not sent yet by the proxy.
+            // The call is in place, and the proxy may not have sent the block yet.
             worker.pipes.flush_all()?;
         }
         let own = worker.input(self.input_at(self.me, self.me).unwrap_or(0) + at);

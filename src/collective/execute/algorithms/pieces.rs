@@ -3,10 +3,11 @@
 /// The ends of pieces are multiples of so many bytes: of elements, and of pairs of cache lines.
 pub(crate) const ALIGN: u64 = 128;
 
-/// So many pieces are wanted, so that pipelines fill ...
+/// How many pieces are wanted, so that pipelines fill. They are fewer where they would be shorter
+/// than [`WORTH_SENDING`].
 const WANTED: u64 = 8;
 
-/// ... as long as they have so many bytes, which take longer to copy than to announce.
+/// The least bytes of a piece: these take longer to copy than to announce.
 pub(crate) const WORTH_SENDING: u64 = 4 << 10;
 
 /// Bytes in a row, cut into pieces.

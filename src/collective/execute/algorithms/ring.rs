@@ -83,7 +83,7 @@ impl RingWalk {
             Operation::AllGather => (n - 1, 2 * n - 2),
             _ => (0, 2 * n - 2),
         };
-        // What one member has of a pass.
+        // The share of one member in a pass.
         let share = if operation == Operation::AllReduce { len.div_ceil(n) } else { len };
         let lanes = if share < LANES * WORTH_SENDING { 1 } else { LANES };
         let passes = share.div_ceil(lanes * worker.pipes.slot_len()).max(1);

@@ -49,9 +49,9 @@ pub(super) enum Shape {
 /// How members are numbered in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// From this one on.
+    /// Members count from this one on.
     From(usize),
-    /// From the last one backwards.
+    /// Members count from the last one backwards.
     Backwards,
 }
 
@@ -99,7 +99,7 @@ fn depth(shape: Shape, mut number: usize, n: usize) -> u64 {
 #[derive(Clone, Debug)]
 struct Tree {
     parent: Option<usize>,
-    /// In the order of their numbers; and whether they are leaves.
+    /// The children in the order of their numbers, and whether they are leaves.
     children: PerMember<(usize, bool)>,
     depth: u64,
     /// The depth of the deepest member.
@@ -177,7 +177,7 @@ impl TreePart {
         Self { tree, start, cut, goes_up, goes_down }
     }
 
-    /// When all is over.
+    /// Returns the step at which all is over.
     fn end(&self) -> u64 {
         self.cut.n() + 2 * self.tree.height
     }

@@ -3,6 +3,8 @@
 //! One is a [`CustomAlgorithm`]: told to do its rank's part of a call, it sends, receives, combines
 //! and copies by [`Steps`], over whatever channels are chosen. It sees places, not memory: a
 //! mistake makes wrong data, a [`crate::Error::Timeout`] or another error, and no more.
+//!
+//! Tried by its unit tests and `scenarios custom::`.
 
 pub(crate) mod steps;
 
@@ -65,7 +67,8 @@ impl fmt::Display for Registration {
 }
 
 impl Registration {
-    /// Of what has algorithms to choose from, by a name that can be told.
+    /// Registers `algorithm` for an operation that has algorithms to choose from. Its name has to
+    /// be one that messages can show.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`]; [`Error::Unavailable`] for an operation without algorithms.
@@ -191,7 +194,7 @@ impl Place {
         self.len() == 0
     }
 
-    /// `len` bytes of it, from byte `at` on.
+    /// Returns `len` bytes of the place, from byte `at` on.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].

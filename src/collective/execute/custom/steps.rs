@@ -176,7 +176,7 @@ impl Steps<'_> {
     /// waited for.
     ///
     /// # Errors
-    /// Those of [`Steps::send`].
+    /// Fails as [`Steps::send`] does.
     pub fn receive(&mut self, from: Rank, len: u64) -> Result<Place> {
         let peer = self.peer(from)?;
         self.check_message(len)?;
@@ -202,14 +202,14 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Room to make a message of `len` bytes in, which is to be the next one to rank `to`.
+    /// Returns room to make a message of `len` bytes in, which is to be the next one to rank `to`.
     ///
     /// # Errors
-    /// Those of [`Steps::send`].
+    /// Fails as [`Steps::send`] does.
     pub fn send_staging(&mut self, to: Rank, len: u64) -> Result<Place> {
         let peer = self.peer(to)?;
         self.check_message(len)?;
-        // What was made for another rank may lie in the same place, and be on its way by a proxy.
+        // A message for another rank may lie in the same place, and be on its way by a proxy.
         for other in self.sent_to.iter().filter(|other| *other != to) {
             self.pipes.flush(other.index())?;
         }
@@ -219,7 +219,7 @@ impl Steps<'_> {
     /// Returns when all that was sent to rank `to` may be overwritten.
     ///
     /// # Errors
-    /// Those of [`Steps::send`].
+    /// Fails as [`Steps::send`] does.
     pub fn flush(&mut self, to: Rank) -> Result<()> {
         let peer = self.peer(to)?;
         self.pipes.flush(peer)

@@ -14,9 +14,9 @@ use super::{inputs, instances};
 #[derive(Debug)]
 pub(crate) struct CompiledPlan {
     pub(super) lowered: Lowered,
-    /// By rank: which parts of its input have to be where the plan is written to have them.
+    /// The parts of the input of each rank that have to be where the plan is written to have them.
     pub(super) moved: Vec<Vec<Range<usize>>>,
-    /// By rank and block: those of the plan that it stands for.
+    /// The blocks of the plan that each block of each rank stands for.
     pub(super) blocks: Vec<Vec<Range<usize>>>,
     /// Bytes in which each rank unpacks: none without packets.
     pub(super) bounce: usize,

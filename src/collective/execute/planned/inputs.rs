@@ -37,7 +37,7 @@ struct Piece {
 struct Access {
     step: StepId,
     is_repeated: bool,
-    /// Its index in the operands of its block.
+    /// The index of the operand in those of its block.
     operand: usize,
     is_source: bool,
     rank: usize,

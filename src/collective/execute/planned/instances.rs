@@ -50,7 +50,7 @@ struct Ends {
     group: usize,
     rank: usize,
     kind: EndKind,
-    /// By instance.
+    /// The part of each instance.
     parts: Vec<Range<usize>>,
     is_signal: bool,
 }
@@ -142,7 +142,7 @@ fn unmatched(lowered: &Lowered, groups: &[Group]) -> BTreeSet<usize> {
     parts.retain(|&(ends, part)| !ends.parts[part].is_empty());
     parts.sort_unstable_by_key(|&(ends, part)| (ends.rank, ends.kind, ends.parts[part].start));
     let mut found = BTreeSet::new();
-    // That of those before which reaches farthest.
+    // The part before this one that reaches farthest.
     let mut before = parts.first().copied();
     for (ends, part) in parts {
         let Some((other, last)) = before else { break };

@@ -47,7 +47,7 @@ pub(super) struct Launch<'a> {
     code: &'a RankCode,
     signals: &'a mut Signals,
     semaphores: &'a mut [u64],
-    /// By barrier: arrivals so far.
+    /// How many have arrived at each barrier so far.
     arrivals: Vec<u64>,
     tasks: &'a mut [Task],
 }
@@ -128,7 +128,7 @@ impl<'a> Launch<'a> {
         let goes_on = is_done || task.done > before;
         if is_done {
             task.finish_step(code);
-            // What it signals now may be what a peer waits for.
+            // A peer may wait for the signal that this step sends.
             self.advance(mover, block)?;
         }
         if goes_on {

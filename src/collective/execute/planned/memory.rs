@@ -22,7 +22,7 @@ use crate::shm::CacheHint;
 pub(super) struct Area {
     mine: Option<ArenaBuffer<u8>>,
     bytes: u64,
-    /// Where that of each member starts.
+    /// The start of the area of each member.
     pub(super) starts: Vec<HeapOffset>,
 }
 
@@ -34,7 +34,8 @@ impl Area {
     /// `operation`.
     ///
     /// # Errors
-    /// Those of [`Arena::alloc`]; [`Error::FailedElsewhere`]; those of [`Members::exchange`].
+    /// Fails as [`Arena::alloc`] does, or with [`Error::FailedElsewhere`], or as
+    /// [`Members::exchange`] does.
     pub(super) fn grow(&mut self, members: &mut Members, operation: Operation, bytes: usize) -> Result<()> {
         if self.has(bytes) {
             return Ok(());
@@ -113,7 +114,7 @@ impl Placing {
 pub(super) struct PlanMemory {
     scratch: Area,
     stage: Area,
-    /// By rank: where each of the three buffers of the plan starts, as far as it is known.
+    /// The starts of the three buffers of the plan on each rank, as far as they are known.
     starts: Vec<[u64; 3]>,
 }
 
@@ -135,14 +136,14 @@ impl PlanMemory {
     /// Finds where all members work, which have posted `call`, and takes what memory is missing.
     ///
     /// # Errors
-    /// Those of [`Area::grow`].
+    /// Fails as [`Area::grow`] does.
     pub(super) fn place_all(
         &mut self,
         members: &mut Members,
         call: &Call<'_>,
         plan: &CompiledPlan,
     ) -> Result<()> {
-        // Before any other post.
+        // Reads the posts of this call before another one overwrites them.
         let mut posted = PerMember::new();
         posted.extend((0..members.n_members()).map(|member| members.board.post_of(member).buffers()));
         self.scratch.grow(members, call.operation, plan.bounce + plan.scratch)?;

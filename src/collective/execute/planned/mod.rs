@@ -29,6 +29,8 @@
 //! and S1. A relaxed signal is full.
 //!
 //! A launch ends when all blocks of the rank have ended and all that it pushed is done.
+//!
+//! Tried by its unit tests and `plan_runs`.
 
 mod compiled;
 mod inputs;

@@ -62,12 +62,12 @@ impl Control {
         Self { n: n as u64, counters, rings }
     }
 
-    /// Where `sender` writes which counters its signals are for.
+    /// Returns where `sender` writes which counters its signals are for.
     const fn ring(&self, sender: u64) -> u64 {
         self.rings + sender * RING * WORD
     }
 
-    /// Where `receiver` publishes how many signals of this rank it has read.
+    /// Returns where `receiver` publishes how many signals of this rank it has read.
     const fn read(&self, receiver: u64) -> u64 {
         self.ring(self.n) + receiver * CELL
     }
@@ -92,15 +92,15 @@ pub(super) fn has_ports(lowered: &Lowered) -> bool {
 /// One rank's ends of all channels of a plan.
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// By peer and its counter: where this rank signals directly.
+    /// The counters of each peer that this rank signals directly.
     senders: Vec<Vec<Option<Counted>>>,
-    /// By peer: counters with signals that it cannot see yet.
+    /// The counters of each peer with signals that the peer cannot see yet.
     unpublished: Vec<Vec<usize>>,
-    /// By counter of this rank: what comes directly, and how much was taken of whatever came.
+    /// What comes directly to each counter of this rank, and how much was taken of whatever came.
     receivers: Vec<Counted>,
-    /// By counter of this rank: signals over ports that were read.
+    /// How many signals over ports were read for each counter of this rank.
     arrived: Vec<u64>,
-    /// By member.
+    /// The line to each member.
     lines: Vec<Option<Line>>,
 }
 
@@ -227,7 +227,7 @@ impl Signals {
     /// Pushes a copy from the own heap to that of `peer`.
     ///
     /// # Errors
-    /// Those of [`Channel::put`].
+    /// Fails as [`Channel::put`] does.
     pub(super) fn push(&mut self, peer: usize, source: u64, target: u64, len: u64) -> Result<()> {
         let line = self.line(peer);
         line.pending = true;
@@ -238,7 +238,7 @@ impl Signals {
     /// first.
     ///
     /// # Errors
-    /// Those of [`Channel::signal`].
+    /// Fails as [`Channel::signal`] does.
     pub(super) fn push_signal(&mut self, members: &Members, peer: usize, counter: usize) -> Result<bool> {
         self.line(peer).signal(members, counter)
     }
@@ -246,7 +246,7 @@ impl Signals {
     /// Waits until all is done that was pushed to `peer`.
     ///
     /// # Errors
-    /// Those of [`Channel::flush`].
+    /// Fails as [`Channel::flush`] does.
     pub(super) fn flush(&mut self, peer: usize) -> Result<()> {
         self.line(peer).flush()
     }
@@ -254,7 +254,7 @@ impl Signals {
     /// Waits until all is done that was pushed.
     ///
     /// # Errors
-    /// Those of [`Channel::flush`].
+    /// Fails as [`Channel::flush`] does.
     pub(super) fn flush_all(&mut self) -> Result<()> {
         self.lines.iter_mut().flatten().try_for_each(Line::flush)
     }

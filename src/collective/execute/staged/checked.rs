@@ -30,7 +30,7 @@ use crate::shm::CellSlice;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
-/// Which of the two words of a slot.
+/// One of the two words of a slot.
 #[derive(Clone, Copy)]
 enum SlotWord {
     Staged,
@@ -47,7 +47,7 @@ impl Slots {
     /// Has faults strike what this member has staged of `piece`, and tells checksums of it.
     ///
     /// # Errors
-    /// Those of [`Slots::stage`].
+    /// Fails as [`Slots::stage`] does.
     #[cold]
     pub(super) fn tell_piece(&self, members: &Members, call: &Call<'_>, piece: StagedPiece) -> Result<()> {
         self.each_part(members, call, piece, |index, part| {
@@ -102,7 +102,7 @@ impl StagedCall {
     /// Holds `part`, number `index` of what `member` has staged in that slot, against what it was.
     ///
     /// # Errors
-    /// Those of [`checksum::compare`].
+    /// Fails as [`checksum::compare`] does.
     #[cold]
     pub(super) fn check_staged(
         &self,
@@ -118,7 +118,7 @@ impl StagedCall {
     /// Holds `part` of what all others have staged for this member against what it was.
     ///
     /// # Errors
-    /// Those of [`checksum::compare`].
+    /// Fails as [`checksum::compare`] does.
     #[cold]
     pub(super) fn check_inputs(&self, members: &Members, call: &Call<'_>, part: &StagedPart) -> Result<()> {
         others(members).try_for_each(|member| self.check_staged(members, call, member, part, members.me()))
@@ -150,7 +150,7 @@ impl StagedCall {
     /// it gets them.
     ///
     /// # Errors
-    /// Those of [`checksum::compare`].
+    /// Fails as [`checksum::compare`] does.
     #[cold]
     pub(super) fn check_results(&self, members: &Members, call: &Call<'_>, piece: StagedPiece) -> Result<()> {
         if !receivers(members, call).contains(&members.me()) {

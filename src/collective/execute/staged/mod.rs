@@ -34,6 +34,8 @@
 //! Where all that members read and write is too long for the cache, results bypass it. Few of them
 //! would be found there later, and a store through the cache would first read the line. In place,
 //! lines are in the cache, and results go there. The planner decides, and hands down a `CacheHint`.
+//!
+//! Tried by its unit tests and `scenarios collectives:: large_copies:: oracle::`.
 
 mod checked;
 mod slots;
@@ -55,7 +57,7 @@ pub(crate) use staging::prestage;
 #[derive(Clone, Debug)]
 pub(crate) struct StagedCall {
     slots: Slots,
-    /// By how many bytes the slots of each member begin behind a line.
+    /// How many bytes the slots of each member begin behind a line.
     behind: PerMember<u64>,
     /// What the input of each member is multiplied by, if it is.
     scalars: PerMember<u64>,
@@ -113,7 +115,7 @@ impl StagedCall {
     /// Executes `call` after all members have posted, and some have staged `prestaged`.
     ///
     /// # Errors
-    /// Those of [`crate::collective::rendezvous::board::CallBoard::await_post`];
+    /// Fails as [`crate::collective::rendezvous::board::CallBoard::await_post`] does, or with
     /// [`crate::Error::OutOfRange`] for buffers that are not allocated.
     pub(crate) fn run(&self, members: &mut Members, call: &mut Call<'_>, prestaged: Prestaged) -> Result<()> {
         if members.is_watched() {

@@ -14,7 +14,7 @@ use crate::collective::call::Operation;
 use crate::collective::region::STAGING_LEN;
 use crate::reduce::DataType;
 
-/// By how many pieces members may be apart that are not close.
+/// How many pieces members may be apart that are not close.
 const LAG: u64 = 2;
 
 /// What the slots of a staging area hold together, in bytes: the rest of it is for slots that begin
@@ -30,7 +30,7 @@ const _: () = assert!(SLOTS_LEN + 2 * LAG * ALIGN <= STAGING_LEN, "slots may beg
 /// The cut of a call: the same on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// By how many pieces members may be apart. There are twice as many slots.
+    /// How many pieces members may be apart. There are twice as many slots.
     pub(super) lag: u64,
     /// How many pieces there are.
     pub(super) pieces: u64,
@@ -40,7 +40,7 @@ pub(super) struct Slots {
     count: u64,
     /// Bytes of an element.
     pub(super) size: u64,
-    /// From one slot to the next, in bytes.
+    /// The distance from one slot to the next, in bytes.
     stride: u64,
     /// Whether results go through the staging area, too.
     pub(super) returns: bool,
@@ -50,10 +50,10 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StagedPiece {
     pub(super) number: u64,
-    /// Where it begins in each block, in bytes.
+    /// The offset at which the piece begins in each block, in bytes.
     pub(super) start: u64,
     pub(super) count: u64,
-    /// Of each block, in bytes.
+    /// The length of the piece in each block, in bytes.
     pub(super) len: u64,
 }
 

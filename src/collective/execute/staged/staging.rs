@@ -32,7 +32,7 @@ impl Slots {
         Self::new(call.operation, call.data_type, call.count, n_members, oversubscribed)
     }
 
-    /// By how many bytes the slots of a member whose `buffers` are there begin behind a line.
+    /// Returns how many bytes the slots of a member whose `buffers` are there begin behind a line.
     pub(super) fn behind(&self, buffers: Buffers) -> u64 {
         if self.returns { buffers.input.behind_line() } else { 0 }
     }

@@ -40,6 +40,9 @@
 //! Ranks that chose differently would wait for each other in different algorithms. So the ranks of
 //! a job compare checksums of their tables before the first collective operation. Derived
 //! communicators inherit the agreed table.
+//!
+//! Tried by its unit tests, `scenarios tuning::`, `command tune:: run::tables::` and `plan_runs
+//! tuned::`.
 
 pub(crate) mod file;
 pub(crate) mod format;

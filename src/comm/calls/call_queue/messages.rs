@@ -264,7 +264,7 @@ impl LongWait for MessagesWait<'_> {
     }
 }
 
-/// The same for the worker.
+/// A [`MessagesWait`] of the worker, which nobody sees.
 struct UnseenWait<'q>(MessagesWait<'q>);
 
 impl Watch for UnseenWait<'_> {

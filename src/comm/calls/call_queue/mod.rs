@@ -16,6 +16,8 @@
 //!
 //! A call waits only for earlier ones, and so does everything else that a stream waits for. So
 //! there is no circle.
+//!
+//! Tried by `scenarios started:: streams:: stream_failures::`.
 
 mod messages;
 mod worker;
@@ -51,7 +53,7 @@ pub(super) struct CallQueue {
 
 #[derive(Debug)]
 struct QueueState {
-    /// Not there while a call is executed, and while the communicator has it.
+    /// The engine, unless a call is executed by it or the communicator has it.
     engine: Option<Box<Engine>>,
     /// The number of the next call.
     next: u64,
@@ -226,7 +228,7 @@ impl CallQueue {
         let mut state = self.state.lock();
         state.worker.begin(self)?;
         if state.calls.len() >= MAX_CALLS {
-            // What was refused is dropped without the lock.
+            // The refused call is dropped without the lock.
             drop(state);
             return Err(FULL);
         }
@@ -336,7 +338,7 @@ impl CallList {
     /// Adds `call`.
     ///
     /// # Errors
-    /// Those of [`group::put`].
+    /// Fails as [`group::put`] does.
     pub(super) fn put(&mut self, call: Call<'static>) -> Result<()> {
         if self.first.is_none() && self.several.is_empty() {
             self.first = Some(call);

@@ -22,7 +22,7 @@ const SHORTEST_NAP: Duration = Duration::from_micros(100);
 /// How long it waits at most.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
-/// So many looks at an empty queue send it to sleep.
+/// How many looks at an empty queue send the worker to sleep.
 const IDLE_LOOKS: u32 = 16;
 
 /// A call of so many bytes takes far longer than to wake the worker.
@@ -141,7 +141,7 @@ impl CallQueue {
         drop(state);
         self.message_park.wake(self.context().kernel());
         match thread {
-            // What the program has handed over may drop the communicator on that thread itself.
+            // A function of the program may drop the communicator on that thread itself.
             Some(thread) if thread.thread().id() != std::thread::current().id() => drop(thread.join()),
             _ => {}
         }

@@ -35,7 +35,7 @@ impl Stream {
     /// Enqueues a copy of all of `source` to `target`, which has as many elements.
     ///
     /// # Errors
-    /// Those of [`Stream::copy_host_to_device`], but the heap can still be read when this rank has
+    /// Fails as [`Stream::copy_host_to_device`] does, but still reads the heap when this rank has
     /// left the job.
     pub fn copy_device_to_host<T: Pod + Send + Sync>(
         &self,

@@ -42,8 +42,8 @@ impl Event {
     /// Waits until the event is reached. Everything that was done before it is visible then.
     ///
     /// # Errors
-    /// Those of [`Event::query`]; [`Error::Cancelled`]; [`Error::Unavailable`] in a child that the
-    /// rank has forked before.
+    /// Fails as [`Event::query`] does, or with [`Error::Cancelled`], or with [`Error::Unavailable`]
+    /// in a child that the rank has forked before.
     pub fn synchronise(&self) -> Result<()> {
         self.latest().map_or(Ok(()), |record| record.wait())
     }

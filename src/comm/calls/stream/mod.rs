@@ -45,6 +45,8 @@
 //! })?;
 //! # Ok::<(), shmccl::Error>(())
 //! ```
+//!
+//! Tried by its unit tests and `scenarios streams:: stream_failures::`.
 
 mod calls;
 mod copies;
@@ -128,7 +130,7 @@ impl Stream {
     /// stream.
     ///
     /// # Errors
-    /// Those of [`Stream::call`].
+    /// Fails as [`Stream::call`] does.
     pub fn try_call(&self, function: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         self.enqueue("call", function)
     }

@@ -88,9 +88,9 @@ class Callers {
       const auto use = Use::of(running_->thread);
       const bool sleeps = !use.is_known || use.sleeps;
       const bool has_operations = running_->operations > 0 || running_->waits > 0;
-      // Who waits for the lock of the interpreter wakes every few milliseconds: it is no sleeper.
+      // A thread that waits for the lock of the interpreter wakes every few milliseconds: it is no sleeper.
       if (!sleeps || use.time != time_ || has_operations) asleep_since_ = now;
-      // Who polls may be seen awake now and then.
+      // A thread that polls may be seen awake now and then.
       const bool is_busy = running_->waits == 0 && (!sleeps || use.time - time_ > kLook / 10);
       idle_looks_ = is_busy ? std::max(idle_looks_ - 4, 0) : idle_looks_ + 1;
       time_ = use.time;
@@ -134,7 +134,7 @@ class Callers {
       start_thread([this, number] { serve(number); });
       lane.threads++;
     } catch (const std::system_error&) {
-      // Those that are there go on, later.
+      // The threads that are there go on, later.
     }
   }
 

@@ -206,7 +206,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     State ready = State::ready;
     state_.compare_exchange_strong(ready, State::closed);
     lock.unlock();
-    // Whoever has ended the last operation may hold the connection still, and this rank has not left until it is gone.
+    // The thread that has ended the last operation may still hold the connection. This rank has left once that is gone.
     if (Callers::here == 0 && !within_callback) endings_->settle();
   }
 
@@ -240,7 +240,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return memory;
   }
 
-  // Where a tensor lies in this rank's heap, if it does.
+  // Returns the offset of a tensor in this rank's heap, if it lies there.
   std::optional<uint64_t> locate(const Tensor& tensor) const {
     if (alone() || state_ != State::ready || !tensor.device().is_cpu()) return {};
     int owner = -1;

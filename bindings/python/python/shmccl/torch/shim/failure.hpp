@@ -16,7 +16,7 @@ struct Failure {
   shmcclResult_t code = shmcclSuccess;
   // Names the rank, where there is one.
   std::string text;
-  // That rank, as the group numbers it, or -1.
+  // The rank that has failed, as the group numbers it, or -1.
   int rank = -1;
 
   // Takes what the engine says of the failure that this thread got last.
@@ -74,7 +74,7 @@ bool await_change(std::unique_lock<std::mutex>& lock, std::condition_variable& c
 // A time-out that means never. Any clock can add it to its time.
 constexpr milliseconds kNever = std::chrono::hours(24 * 36500);
 
-// What torch makes of a time-out that it has no room for is negative.
+// torch makes a negative number of a time-out that it has no room for.
 inline milliseconds bounded(milliseconds timeout) { return timeout.count() < 0 ? kNever : std::min(timeout, kNever); }
 
 // Calls a function of the program that has nobody to raise to: what it raises is printed.

@@ -88,7 +88,7 @@ class Gate {
     const auto here = std::this_thread::get_id();
     if (here != first_ && !has_others_.load(std::memory_order_relaxed)) has_others_ = true;
     if (!is_shut_.load(std::memory_order_relaxed) || here == shut_by_) return;
-    // Who came with the lock of the interpreter gives it up: its end waits for that.
+    // A thread that holds the lock of the interpreter gives it up: the end of the interpreter waits for that.
     if (Py_IsInitialized() && PyGILState_Check()) PyEval_SaveThread();
     for (;;) ::pause();
   }

@@ -59,7 +59,7 @@ static void load(const py::capsule& capsule) {
   static const int failed = pthread_atfork(begin, end, [] {
     forks++;
     starting = new std::mutex();
-    // What threads of the parent do is none of the child's.
+    // The child has none of the parent's threads.
     gate = new Gate();
     callers = new Callers();
   });

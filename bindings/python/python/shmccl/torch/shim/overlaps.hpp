@@ -42,7 +42,7 @@ inline bool is_in_place(const Step& step, const Span& input, const Span& output,
   return output.begin == input.begin + rank * output.bytes;
 }
 
-// Where the steps of a job write.
+// The memory that the steps of a job write.
 class Outputs {
  public:
   Outputs(const c10::SmallVector<Step, 1>& steps, size_t size) {

@@ -56,7 +56,7 @@ class Pending : public Work {
     if (!is_async) wait(milliseconds(0));
   }
 
-  // What the engine calls at the end of a part.
+  // Called by the engine at the end of a part.
   static void ended(void* self, shmcclResult_t code, const char* text, int rank) {
     const Gate::Pass pass(*gate);
     const bool was_within = std::exchange(within_callback, true);
@@ -311,7 +311,7 @@ class Pending : public Work {
     if (!is_done && !callback_state_) callback_state_ = std::make_unique<at::ThreadLocalState>();
     lock.unlock();
     if (is_done) resolve(made);
-    // Who waits for a future does not take the operation over: the worker is told to begin.
+    // Waiting for a future does not take the operation over: the worker is told to begin.
     else advance();
     return made;
   }

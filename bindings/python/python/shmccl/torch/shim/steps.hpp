@@ -31,7 +31,7 @@ struct Job {
   Tensors outputs;
   // Tensors that the engine uses besides.
   Tensors kept;
-  // What is left to do when the data are there.
+  // The actions that are left when the data are there.
   Actions after;
 
   void append(Job&& other) {

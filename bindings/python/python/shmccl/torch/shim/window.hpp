@@ -129,7 +129,7 @@ class SharedWindow : public c10d::Window {
 
   void tensor_deregister() override {
     check_registered("tensor_deregister");
-    // Nobody's put is under way when all have come here.
+    // No put is under way when all ranks have come here.
     submit(meeting_point(at::zeros({1}, at::kByte)), "tensor_deregister");
     registered_ = false;
     tensor_ = Tensor();
@@ -184,7 +184,7 @@ class SharedWindow : public c10d::Window {
  private:
   static constexpr int64_t kDimensions = 8;
 
-  // Where a rank's tensor lies in its heap, and what it is.
+  // The place of a rank's tensor in its heap, and its count and type.
   struct Place {
     uint64_t offset;
     int64_t count;

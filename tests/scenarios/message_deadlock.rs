@@ -18,8 +18,8 @@ const CALLS: [Called; 4] = [
     ("recv of 4 float from", |comm| comm.recv(&mut [0.0_f32; 4], comm.right())),
     ("send of 300000 float to", |comm| comm.send(&vec![1.0_f32; LONG], comm.right())),
     ("send of 300000 float to", |comm| {
-        let lent = comm.buffer::<f32>(comm.heap().regions()[0])?;
-        comm.send(&lent, comm.right())
+        let in_heap = comm.buffer::<f32>(comm.heap().regions()[0])?;
+        comm.send(&in_heap, comm.right())
     }),
     ("recv of 2 float from", |comm| {
         let (right, mut first, mut second) = (comm.right(), [0.0_f32; 2], [0.0_f32; 2]);
@@ -31,8 +31,8 @@ const CALLS: [Called; 4] = [
     }),
 ];
 
-fn face(comm: &mut Communicator, kind: ChannelKind, call: Called) -> Result<()> {
-    let _lent = comm.alloc::<f32>(LONG)?;
+fn wait_for_each_other(comm: &mut Communicator, kind: ChannelKind, call: Called) -> Result<()> {
+    let _in_heap = comm.alloc::<f32>(LONG)?;
     comm.set_channel_kind(kind)?;
     comm.barrier()?;
     let told = (call.1)(comm);
@@ -50,13 +50,13 @@ fn face(comm: &mut Communicator, kind: ChannelKind, call: Called) -> Result<()> 
 fn ranks_that_wait_for_messages_of_each_other_are_told_both() {
     for kind in [ChannelKind::Memory, ChannelKind::Port] {
         for call in CALLS {
-            Job::of(2).broken().threads(call.0, |comm| face(comm, kind, call));
+            Job::of(2).broken().threads(call.0, |comm| wait_for_each_other(comm, kind, call));
         }
     }
 }
 
 port_scenario!(ranks_that_receive_from_each_other_by_proxies_are_told_both, Job::of(2).broken(), |comm| {
-    face(comm, ChannelKind::Port, CALLS[0])?;
+    wait_for_each_other(comm, ChannelKind::Port, CALLS[0])?;
 });
 
 // Each waits long enough for its first sleep, for what comes then; in one direction, and now and

@@ -35,11 +35,11 @@ fn word(rank: Rank, index: u64) -> u64 {
 #[test]
 fn each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_backed_by() {
     if is_device() {
-        return be_an_heir();
+        return be_recovering();
     }
-    let test = "heirs::each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_backed_by";
+    let test = "recovered_heaps::each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_backed_by";
     let Some(mut series) = Series::begin(test, "segments of every kind") else { return };
-    let prefix = format!("shmccl-heirs-{}", std::process::id());
+    let prefix = format!("shmccl-recovered-heaps-{}", std::process::id());
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&prefix);
     // A failed run may have left it whose process had the same number.
     let _ = std::fs::remove_dir_all(&directory);
@@ -67,9 +67,9 @@ fn each_recovery_is_told_once_to_every_rank_and_a_heap_is_kept_whatever_it_is_ba
 #[test]
 fn a_panic_of_a_recovery_callback_is_the_death_of_its_rank() {
     if is_device() {
-        return be_an_heir();
+        return be_recovering();
     }
-    let test = "heirs::a_panic_of_a_recovery_callback_is_the_death_of_its_rank";
+    let test = "recovered_heaps::a_panic_of_a_recovery_callback_is_the_death_of_its_rank";
     let _watchdog = Watchdog::start(test, PATIENCE);
     let said = run(test, "panic", SegmentBacking::Anonymous, &[2]);
     assert_eq!(said.of(0), ["epoch 3 on from 21 back 0 inherits something else"], "{}", said.text);
@@ -84,7 +84,8 @@ fn a_panic_of_a_recovery_callback_is_the_death_of_its_rank() {
 /// ranks have said.
 fn run(test: &str, way: &str, backing: SegmentBacking, victims: &[u32]) -> Said {
     let launch = Launch::new(N_RANKS).unwrap().program(this_test(test)).heap_len(8 << 20).backing(backing);
-    let launch = launch.timeout(Duration::from_secs(10)).capture_output(true).env("HEIR_WAY", way).restart(2);
+    let launch =
+        launch.timeout(Duration::from_secs(10)).capture_output(true).env("RECOVERY_WAY", way).restart(2);
     let mut said = Said::default();
     let outcome = launch.supervise(&mut said);
     let Ok(outcome) = outcome else { panic!("{outcome:?}\n{}", said.text) };
@@ -98,9 +99,9 @@ fn run(test: &str, way: &str, backing: SegmentBacking, victims: &[u32]) -> Said 
 }
 
 /// The body of a device process.
-fn be_an_heir() {
+fn be_recovering() {
     let Ok(Some(JoinedAs::Device(comm))) = join_job() else { panic!("a device was to be started") };
-    let (mut comm, way) = (*comm, std::env::var("HEIR_WAY").unwrap());
+    let (mut comm, way) = (*comm, std::env::var("RECOVERY_WAY").unwrap());
     if way == "look" {
         let words = comm.alloc::<u64>(WORDS.try_into().unwrap()).unwrap();
         let is_own = is_legacy_of(comm.rank(), words.span());

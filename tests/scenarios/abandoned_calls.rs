@@ -1,5 +1,5 @@
-//! Ranks that come late to a call that others have given up: they do not take the next call of one
-//! for an answer to theirs, and write into no buffer of those that have failed.
+//! Calls that some ranks have given up: a rank that makes such a call later does not take their
+//! next call for it, and writes into no buffer of those that have failed.
 
 use std::time::Duration;
 

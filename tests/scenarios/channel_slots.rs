@@ -49,7 +49,7 @@ channel_scenario!(
 );
 
 channel_scenario!(
-    signals_sent_to_a_closed_channel_wait_for_the_next_one_in_its_seat,
+    signals_sent_to_a_closed_channel_wait_for_the_next_one_in_its_slot,
     Job::of(2),
     |comm, open| {
         let peer = comm.right();
@@ -72,7 +72,7 @@ channel_scenario!(
     }
 );
 
-port_scenario!(a_seat_passes_from_kind_to_kind_and_keeps_its_counts, Job::of(2), |comm| {
+port_scenario!(a_slot_passes_from_kind_to_kind_and_keeps_its_counts, Job::of(2), |comm| {
     let (source, target) = (comm.alloc::<u64>(1)?, comm.alloc::<u64>(1)?);
     let peer = comm.right();
     for round in 0..40 {
@@ -97,7 +97,7 @@ port_scenario!(a_seat_passes_from_kind_to_kind_and_keeps_its_counts, Job::of(2),
 });
 
 channel_scenario!(
-    a_pair_has_sixteen_seats_and_a_seat_that_is_left_is_taken_again,
+    a_pair_has_sixteen_slots_and_a_slot_that_is_left_is_taken_again,
     Job::of(2),
     |comm, open| {
         let peer = comm.right();

@@ -66,8 +66,8 @@ impl CustomAlgorithm for Exchange {
     }
 }
 
-/// Some of every operation, in a job of three ranks. Its checkpoint is in `directory`.
-pub(crate) fn all_sorts(comm: &mut Communicator, directory: &Path) -> Result<()> {
+/// Does some of every operation, in a job of three ranks. Its checkpoint is in `directory`.
+pub(crate) fn all_operations(comm: &mut Communicator, directory: &Path) -> Result<()> {
     let buffer = comm.alloc::<u32>(1 << 13)?;
     let channels: [Box<dyn Channel>; 2] =
         [Box::new(comm.memory_channel(comm.right())?), Box::new(comm.memory_channel(comm.left())?)];
@@ -113,7 +113,7 @@ pub(crate) fn all_sorts(comm: &mut Communicator, directory: &Path) -> Result<()>
     comm.barrier()
 }
 
-/// How many operations each rank does in `all_sorts` and the end of the job.
+/// How many operations each rank does in `all_operations` and the end of the job.
 pub(crate) fn count_operations() -> u64 {
     let faults = "delay:one_in=1,time=0ns".parse().unwrap();
     let options = Options { heap_len: 16 << 20, faults, ..Options::default() };
@@ -121,7 +121,7 @@ pub(crate) fn count_operations() -> u64 {
     // Every operation is struck, by a delay of nothing.
     let comms = Communicator::init_all_with(3, &options).unwrap();
     let counts = spawn_threads(comms, |_, mut comm| {
-        all_sorts(&mut comm, scratch.path())?;
+        all_operations(&mut comm, scratch.path())?;
         let count = comm.fault_hits().len() as u64;
         comm.finalize()?;
         Ok(count + 1)

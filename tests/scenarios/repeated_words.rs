@@ -1,5 +1,5 @@
-//! Words that are reduced again and again: whatever is kept of a call, the next one is done as it
-//! is called.
+//! Words that are reduced repeatedly: whatever is kept of a call, the next one is done as it is
+//! called.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use shmccl::reduce::{Element, ReduceOp, Scalar};
 use shmccl::{Collectives, Communicator, Result};
 
 use crate::harness::Job;
-use crate::keep::Keep;
+use crate::keep_algorithm::Keep;
 
 /// Reduces `input` in all elements of `send`, and returns what every element of `recv` is then.
 fn reduced<T: Element>(

@@ -13,7 +13,7 @@ use crate::kill::this_test;
 
 /// The body of a device process in a job of two whose rank 1 exits whenever it is taken back,
 /// leaves first, hangs until it is killed, or is struck by a fault.
-pub(crate) fn be_hopeless() {
+pub(crate) fn be_failing() {
     let mut comm = match join_job() {
         Ok(Some(JoinedAs::Device(comm))) => *comm,
         other => return say(&format!("alone {other:?}")),
@@ -52,7 +52,7 @@ pub(crate) fn be_hopeless() {
 /// The body of a device process in a job of three whose rank 2 exits whenever it is there: the
 /// others take it back as long as it is started again, and go on without it when they are told that
 /// it is not.
-pub(crate) fn be_forsaken() {
+pub(crate) fn be_shrinking() {
     let mut comm = match join_job() {
         Ok(Some(JoinedAs::Device(comm))) => *comm,
         other => panic!("{other:?}"),
@@ -79,7 +79,7 @@ pub(crate) fn be_forsaken() {
 
 /// Runs the job of `test` whose rank 2 is started again as often as told, and dies each time;
 /// returns what all have printed.
-pub(crate) fn run_forsaken(test: &str, restarts: u32) -> String {
+pub(crate) fn run_shrinking(test: &str, restarts: u32) -> String {
     let launch = Launch::new(3).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let launch = launch.timeout(Duration::from_secs(10)).keep_going(true).restart(restarts);
     let mut witness = Witness { restarts, ..Witness::default() };
@@ -92,8 +92,8 @@ pub(crate) fn run_forsaken(test: &str, restarts: u32) -> String {
     output
 }
 
-/// How the job of `test` ends in which rank 1 is hopeless, and who was started again.
-pub(crate) fn run_hopeless(test: &str, way: &str) -> (Result<JobOutcome>, Vec<(DeviceName, ExitCause)>) {
+/// How the job of `test` ends in which rank 1 fails, and who was started again.
+pub(crate) fn run_failing(test: &str, way: &str) -> (Result<JobOutcome>, Vec<(DeviceName, ExitCause)>) {
     let launch = Launch::new(2).unwrap().program(this_test(test)).heap_len(8 << 20).capture_output(true);
     let hangs = way == "hangs";
     let launch = launch.timeout(Duration::from_secs(if hangs { 5 } else { 10 })).env("RETURN_WAY", way);
