@@ -67,16 +67,16 @@ struct SvgCanvas {
     height: usize,
 }
 
-/// A point of the picture, from its upper left corner.
+/// A pixel of the picture, from its upper left corner.
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct Pixel {
     x: usize,
     y: usize,
 }
 
-/// Names a point.
-fn at(x: usize, y: usize) -> Point {
-    Point { x, y }
+/// Names a pixel.
+fn at(x: usize, y: usize) -> Pixel {
+    Pixel { x, y }
 }
 
 /// The width and the height of a rectangle.
@@ -87,12 +87,12 @@ struct Extent {
 }
 
 impl SvgCanvas {
-    fn reach(&mut self, Point { x, y }: Point) {
+    fn reach(&mut self, Pixel { x, y }: Pixel) {
         self.width = self.width.max(x);
         self.height = self.height.max(y);
     }
 
-    fn text(&mut self, Point { x, y }: Point, size: usize, fill: &str, text: &str) {
+    fn text(&mut self, Pixel { x, y }: Pixel, size: usize, fill: &str, text: &str) {
         // Letters are about 0.6 of their size wide.
         self.reach(at(x + text.chars().count() * size * 6 / 10, y + size));
         let text = escaped(text);
@@ -102,7 +102,7 @@ impl SvgCanvas {
         );
     }
 
-    fn line(&mut self, from: Point, to: Point, style: &str, told: &str) {
+    fn line(&mut self, from: Pixel, to: Pixel, style: &str, told: &str) {
         self.reach(from);
         self.reach(to);
         let _ = writeln!(
@@ -118,7 +118,7 @@ impl SvgCanvas {
 
     fn rectangle(
         &mut self,
-        Point { x, y }: Point,
+        Pixel { x, y }: Pixel,
         Extent { width, height }: Extent,
         style: &str,
         told: &str,
