@@ -253,7 +253,7 @@ pub enum Error {
     /// A file, or what was made of it, is no execution plan that can be run.
     #[error("{refusal}")]
     Plan {
-        /// A [`RefusedPlan`](shmccl_plan::Refusal): all that is wrong with it.
+        /// A [`RefusedPlan`](shmccl_plan::RefusedPlan): all that is wrong with it.
         refusal: Detail,
     },
     /// Thread blocks of an execution plan have waited in vain, as the deadline passed.

@@ -1,4 +1,4 @@
-//! From a file to a [`ExecutionPlan`] that keeps every rule of the format.
+//! From a file to an [`ExecutionPlan`] that keeps every rule of the format.
 //!
 //! A file is parsed level by level, so that each error names its rank, block and operation, and so
 //! that no list is longer than its limit before it is looked into. All errors are reported.
