@@ -67,16 +67,16 @@ struct SvgCanvas {
     height: usize,
 }
 
-/// A pixel of the picture, from its upper left corner.
+/// A point of the picture, from its upper left corner.
 #[derive(Clone, Copy, Debug)]
-struct Pixel {
+struct SvgPoint {
     x: usize,
     y: usize,
 }
 
-/// Names a pixel.
-fn at(x: usize, y: usize) -> Pixel {
-    Pixel { x, y }
+/// Names a point.
+fn at(x: usize, y: usize) -> SvgPoint {
+    SvgPoint { x, y }
 }
 
 /// The width and the height of a rectangle.
@@ -87,12 +87,12 @@ struct Extent {
 }
 
 impl SvgCanvas {
-    fn reach(&mut self, Pixel { x, y }: Pixel) {
+    fn reach(&mut self, SvgPoint { x, y }: SvgPoint) {
         self.width = self.width.max(x);
         self.height = self.height.max(y);
     }
 
-    fn text(&mut self, Pixel { x, y }: Pixel, size: usize, fill: &str, text: &str) {
+    fn text(&mut self, SvgPoint { x, y }: SvgPoint, size: usize, fill: &str, text: &str) {
         // Letters are about 0.6 of their size wide.
         self.reach(at(x + text.chars().count() * size * 6 / 10, y + size));
         let text = escaped(text);
@@ -102,7 +102,7 @@ impl SvgCanvas {
         );
     }
 
-    fn line(&mut self, from: Pixel, to: Pixel, style: &str, told: &str) {
+    fn line(&mut self, from: SvgPoint, to: SvgPoint, style: &str, told: &str) {
         self.reach(from);
         self.reach(to);
         let _ = writeln!(
@@ -118,7 +118,7 @@ impl SvgCanvas {
 
     fn rectangle(
         &mut self,
-        Pixel { x, y }: Pixel,
+        SvgPoint { x, y }: SvgPoint,
         Extent { width, height }: Extent,
         style: &str,
         told: &str,
