@@ -28,7 +28,7 @@ use shmccl_harness::report::PerfRow;
 
 use crate::flags::ProxyPlace;
 use crate::host::MachineInfo;
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::{failure, file, tuning};
 use conclusions::{Conclusions, Crossovers};
 use flags::{CompareArgs, CompareFiles};
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<u8> {
     let conclusions = Conclusions::of(&series);
     // Files first: the reader of the table may stop reading.
     write_files(&files, &series, &conclusions)?;
-    let printed = output::print(&view::text(Look::of_tables(), &series, &conclusions));
+    let printed = output::print(&view::text(TableLook::of_tables(), &series, &conclusions));
     match series.report.wrong_rows() {
         0 => printed.map(|()| failure::DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} figures", series.report.rows.len()),

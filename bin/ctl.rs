@@ -19,7 +19,7 @@ use shmccl::coordinator::{
 };
 use shmccl::reduce::ReduceOp;
 
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::{failure, file, table};
 use flags::{Ask, CallArgs, CtlArgs, GroupEdge};
 
@@ -190,7 +190,7 @@ fn table(devices: &[DeviceStatus]) -> String {
         let range = format!("{:#x} to {:#x}", device.range.min, device.range.max);
         vec![Cell::new(device.device), Cell::new(range), Cell::new(owner)]
     });
-    table::lay_out(Look::of_tables(), &["device", "addresses", "belongs to"], 3, rows)
+    table::lay_out(TableLook::of_tables(), &["device", "addresses", "belongs to"], 3, rows)
 }
 
 /// Copies a file, or the standard input, to a device. A pipe is read before anything is copied, as

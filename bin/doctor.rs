@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::flags::{ProxyPlace, n_ranks};
 use crate::host::{HostFiles, MachineInfo};
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::units::parse_size;
 use crate::{failure, file, table};
 
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write_json(path, &diagnosis)?;
     }
-    output::print(&present(Look::of_tables(), &diagnosis))?;
+    output::print(&present(TableLook::of_tables(), &diagnosis))?;
     Ok(if verdict == Severity::Bad { failure::FAILED } else { failure::DONE })
 }
 
@@ -155,7 +155,7 @@ fn examine(host: &HostFiles, job: JobSize) -> Vec<HostFinding> {
     findings
 }
 
-fn present(look: Look, diagnosis: &Diagnosis) -> String {
+fn present(look: TableLook, diagnosis: &Diagnosis) -> String {
     let row = |finding: &HostFinding| {
         vec![finding.verdict.cell(), Cell::new(finding.topic), Cell::new(&finding.found)]
     };
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn advice_follows_the_table_and_the_conclusion_follows_the_worst() {
         let findings = vec![HostFinding::ok("cores", "2"), HostFinding::warn("clock", "hpet", "use tsc")];
-        let text = present(Look::plain(), &diagnosis(findings, Severity::Warn));
+        let text = present(TableLook::plain(), &diagnosis(findings, Severity::Warn));
         assert!(text.contains("warn  clock      hpet\n\nwarn clock: use tsc\n"), "{text}");
         assert!(text.ends_with("the advice above makes it better.\n"));
         assert!(!text.contains('\u{1b}'));

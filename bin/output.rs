@@ -19,7 +19,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use shmccl::launch::{OutputBacklog, OutputStream};
 
-use writer::Writer;
+use writer::OutputWriter;
 
 /// Set once stdout belongs to a report.
 static STDOUT_IS_TAKEN: OnceLock<()> = OnceLock::new();
@@ -35,7 +35,7 @@ fn is_stdout_taken() -> bool {
 
 /// The look of the stream that tables go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct TableLook {
     /// Whether colour may be used. `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE` are heeded.
     pub(crate) colour: bool,
     /// Whether the stream is a terminal: tables have rules, and are wrapped to its width.
@@ -46,7 +46,7 @@ pub(crate) struct Look {
     pub(crate) height: Option<usize>,
 }
 
-impl Look {
+impl TableLook {
     /// Returns the look of the stream that tables go to now.
     pub(crate) fn of_tables() -> Self {
         let (stdout, stderr) = (io::stdout(), io::stderr());
@@ -125,8 +125,8 @@ pub(crate) fn note(line: &str) {
 
 /// The threads that write for a command.
 struct Writers {
-    stdout: Writer,
-    stderr: Writer,
+    stdout: OutputWriter,
+    stderr: OutputWriter,
 }
 
 static DETACHED: OnceLock<Option<Writers>> = OnceLock::new();
@@ -134,8 +134,12 @@ static DETACHED: OnceLock<Option<Writers>> = OnceLock::new();
 /// Lets threads write everything from now on. So the caller goes on, whether somebody reads or not.
 /// Where there is no room for threads, the caller writes itself.
 pub(crate) fn detach() {
-    let start =
-        || Some(Writers { stdout: Writer::start(io::stdout())?, stderr: Writer::start(io::stderr())? });
+    let start = || {
+        Some(Writers {
+            stdout: OutputWriter::start(io::stdout())?,
+            stderr: OutputWriter::start(io::stderr())?,
+        })
+    };
     DETACHED.get_or_init(start);
 }
 
@@ -221,8 +225,8 @@ mod tests {
 
     #[test]
     fn colour_is_used_only_where_the_look_has_it() {
-        let look = Look { colour: true, ..Look::plain() };
+        let look = TableLook { colour: true, ..TableLook::plain() };
         assert!(look.paint("x", AnsiColor::Red).contains('\u{1b}'));
-        assert_eq!(Look::plain().paint("x", AnsiColor::Red), "x");
+        assert_eq!(TableLook::plain().paint("x", AnsiColor::Red), "x");
     }
 }

@@ -45,7 +45,7 @@ use shmccl_harness::rounds::{in_rounds, rounds_of};
 use shmccl_harness::test::{Test, TestChannel};
 
 use crate::host::MachineInfo;
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::PerfReport;
 use crate::{device_job, failure, file, tuning};
@@ -118,7 +118,7 @@ fn write_files(args: &PerfArgs, report: &PerfReport) -> Result<()> {
 /// Prints the rows that were not printed as they came: matrices by themselves, all others in one
 /// table.
 fn print(report: &PerfReport) -> Result<()> {
-    let look = Look::of_tables();
+    let look = TableLook::of_tables();
     let rows = |wanted: fn(Test) -> bool| {
         let rows = report.rows.iter().filter(|row| wanted(row.test)).cloned().collect();
         PerfReport { rows, ..report.clone() }

@@ -10,9 +10,11 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use shmccl_plan::check::{ClassReport, Report};
+use shmccl_plan::check::{CheckReport, ClassReport};
 use shmccl_plan::lower::smallest;
-use shmccl_plan::{Lowered, Plan, Problem, Refusal, check, diff, draw, escaped, import, lower, show, write};
+use shmccl_plan::{
+    ExecutionPlan, Lowered, Problem, RefusedPlan, check, diff, draw, escaped, import, lower, show, write,
+};
 
 use crate::execution_plan::{read, refused, try_read};
 use crate::failure::{DONE, FAILED, USAGE, UsageError};
@@ -43,12 +45,12 @@ fn no_verdict(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-fn refusal(path: &Path, problems: Vec<Problem>) -> Refusal {
-    Refusal { file: path.display().to_string(), problems }
+fn refusal(path: &Path, problems: Vec<Problem>) -> RefusedPlan {
+    RefusedPlan { file: path.display().to_string(), problems }
 }
 
 /// Compiles a plan for a size, or for the smallest in which everything has data.
-fn lowered(path: &Path, plan: &Plan, size: Option<u64>) -> Result<Lowered> {
+fn lowered(path: &Path, plan: &ExecutionPlan, size: Option<u64>) -> Result<Lowered> {
     let size = size.or_else(|| smallest(plan)).unwrap_or(plan.min_message);
     Ok(lower(plan, size).map_err(|problems| refused(&refusal(path, problems)))?)
 }
@@ -94,7 +96,7 @@ fn run_check(args: &CheckArgs) -> Result<u8> {
 }
 
 /// Returns the exit code of a report: what is undecided is no verdict.
-fn code(report: &Report) -> u8 {
+fn code(report: &CheckReport) -> u8 {
     match report.is_clean() {
         true => DONE,
         false if report.is_undecided() => USAGE,
@@ -103,7 +105,7 @@ fn code(report: &Report) -> u8 {
 }
 
 /// Reads and checks a plan, as far as it is one.
-fn checked(args: &CheckArgs) -> Result<(Plan, Report), Refusal> {
+fn checked(args: &CheckArgs) -> Result<(ExecutionPlan, CheckReport), RefusedPlan> {
     let plan = try_read(&args.file)?;
     let report = check(&plan, args.size).map_err(|problems| refusal(&args.file, problems))?;
     Ok((plan, report))
@@ -116,7 +118,7 @@ const MAX_PRINTED: usize = 20;
 const MAX_SIZES: usize = 4;
 
 /// Tells a report: a line for the plan, then one for each finding.
-fn told(path: &Path, report: &Report) -> String {
+fn told(path: &Path, report: &CheckReport) -> String {
     let mut text = format!(
         "{}: {} ({} of {} ranks, four launches in a row)\n",
         path.display(),

@@ -11,11 +11,11 @@ use shmccl::reduce::DataType;
 use shmccl_harness::case::{CaseData, Planned};
 use shmccl_harness::pattern::TestElement;
 use shmccl_harness::test::Test;
-use shmccl_plan::collective::Collective;
+use shmccl_plan::collective::CollectiveKind;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
 use shmccl_plan::read::{files_in, read_file};
-use shmccl_plan::{Lowered, Plan, escaped, lower, senders};
+use shmccl_plan::{ExecutionPlan, Lowered, escaped, lower, senders};
 
 use crate::failure::UsageError;
 use crate::{execution_plan, flags, output};
@@ -27,7 +27,7 @@ const LAST_STEPS: [&str; 2] = ["avg", "mulsum"];
 #[derive(Debug)]
 pub(crate) struct PlannedTest {
     file: PathBuf,
-    plan: Plan,
+    plan: ExecutionPlan,
     /// The test of its collective.
     pub(crate) test: Test,
 }
@@ -319,14 +319,14 @@ pub(crate) fn check<T: TestElement>(
 }
 
 /// Returns the test of the collective that `plan` is for, if it does calls.
-fn test_of(plan: &Plan) -> Option<Test> {
-    match Collective::of(plan) {
-        Collective::AllReduce => Some(Test::AllReduce),
-        Collective::AllGather => Some(Test::AllGather),
-        Collective::ReduceScatter => Some(Test::ReduceScatter),
-        Collective::AllToAll => Some(Test::AllToAll),
-        Collective::SendRecv => Some(Test::SendRecv),
-        Collective::Other => None,
+fn test_of(plan: &ExecutionPlan) -> Option<Test> {
+    match CollectiveKind::of(plan) {
+        CollectiveKind::AllReduce => Some(Test::AllReduce),
+        CollectiveKind::AllGather => Some(Test::AllGather),
+        CollectiveKind::ReduceScatter => Some(Test::ReduceScatter),
+        CollectiveKind::AllToAll => Some(Test::AllToAll),
+        CollectiveKind::SendRecv => Some(Test::SendRecv),
+        CollectiveKind::Other => None,
     }
 }
 

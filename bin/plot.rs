@@ -16,7 +16,7 @@ use crate::units::{format_about, round_figures, three_digits, without_zeros};
 pub(crate) const GREY: RGBColor = RGBColor(90, 90, 90);
 
 /// A part of a picture.
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The result of drawing.
 pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
@@ -25,10 +25,10 @@ pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 ///
 /// # Errors
 /// Returns the errors of the drawing library.
-pub(crate) fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String> {
+pub(crate) fn svg(width: u32, height: u32, draw: impl FnOnce(&PlotArea<'_>) -> Drawn) -> Result<String> {
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
         let drawn = root.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&root));
         drawn.and_then(|()| Ok(root.present()?)).map_err(|error| anyhow!("cannot draw the plot: {error}"))?;
     }
@@ -47,7 +47,8 @@ pub(crate) fn anchored(height: u32, colour: &RGBColor, side: HPos) -> TextStyle<
 }
 
 /// The width and height of a page.
-const SIZE: (u32, u32) = (1280, 980);
+const WIDTH: u32 = 1280;
+const HEIGHT: u32 = 980;
 
 /// A page: four panels under one title.
 pub(crate) struct PlotPage<'a> {
@@ -108,10 +109,10 @@ impl PlotPage<'_> {
     /// # Errors
     /// Returns the errors of the drawing library.
     pub(crate) fn svg(&self) -> Result<String> {
-        svg(SIZE, |root| {
+        svg(WIDTH, HEIGHT, |root| {
             let (head, rest) = root.split_vertically(84);
-            let (body, foot) = rest.split_vertically(SIZE.1.saturating_sub(84 + 40));
-            let centre = i32::try_from(SIZE.0 / 2)?;
+            let (body, foot) = rest.split_vertically(HEIGHT.saturating_sub(84 + 40));
+            let centre = i32::try_from(WIDTH / 2)?;
             head.draw_text(self.title, &centred(28, &BLACK), (centre, 28))?;
             let small = centred(16, &GREY);
             head.draw_text(&self.machine.line(), &small, (centre, 60))?;
@@ -123,14 +124,14 @@ impl PlotPage<'_> {
 }
 
 impl Panel<'_> {
-    fn draw_nothing(&self, area: &Area<'_>) -> Drawn {
+    fn draw_nothing(&self, area: &PlotArea<'_>) -> Drawn {
         let (width, height) = area.dim_in_pixel();
         let centre = (i32::try_from(width / 2)?, i32::try_from(height / 2)?);
         area.draw_text(&format!("{}: not measured", self.title), &centred(18, &GREY), centre)?;
         Ok(())
     }
 
-    fn draw(&self, area: &Area<'_>, page: &PlotPage<'_>) -> Drawn {
+    fn draw(&self, area: &PlotArea<'_>, page: &PlotPage<'_>) -> Drawn {
         let values = || self.lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
         let (Some(low), Some(high)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
             return self.draw_nothing(area);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use shmccl::coordinator::{Client, DeviceId, DeviceStatus, RuntimeDirectory};
 
 use crate::jobs::{self, ObservedJob};
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::units::format_runs;
 use crate::{failure, file, table};
 
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &PsArgs) -> Result<u8> {
     if rows.is_empty() {
         output::note("no job of this user is running");
     } else {
-        output::print(&present(Look::of_tables(), &rows))?;
+        output::print(&present(TableLook::of_tables(), &rows))?;
     }
     Ok(failure::DONE)
 }
@@ -100,7 +100,7 @@ impl JobRow {
 }
 
 /// Lays out a row for each job, with a column for communicators if there are any.
-fn present(look: Look, rows: &[JobRow]) -> String {
+fn present(look: TableLook, rows: &[JobRow]) -> String {
     let has_pools = rows.iter().any(|row| row.communicator.is_some());
     let (first, last) = (["job", "epoch", "ranks", "creator", "age", "state"], ["processes", "command"]);
     let pool = has_pools.then_some("communicator");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use anstyle::AnsiColor;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 
-use crate::output::Look;
+use crate::output::TableLook;
 
 /// Blanks behind a column.
 const GAP: u16 = 2;
@@ -24,7 +24,7 @@ pub(crate) struct TextTable<'a> {
 
 impl TextTable<'_> {
     /// Whether its lines have room in `look`.
-    pub(crate) fn fits(&self, look: Look) -> bool {
+    pub(crate) fn fits(&self, look: TableLook) -> bool {
         // A rule under the head parts columns by one more.
         let gap = usize::from(GAP) + usize::from(look.terminal);
         let needed: usize = (0..self.head.len()).map(|column| self.width_of(column) + gap).sum();
@@ -38,7 +38,7 @@ impl TextTable<'_> {
 
     /// Lays the table out. If it does not fit, columns of `expendable` are left out, the first one
     /// first, and a line names them.
-    pub(crate) fn text(mut self, look: Look, expendable: &[&str]) -> String {
+    pub(crate) fn text(mut self, look: TableLook, expendable: &[&str]) -> String {
         let mut dropped = Vec::new();
         for name in expendable {
             if self.fits(look) {
@@ -75,7 +75,7 @@ impl TextTable<'_> {
 
     /// Lays the table out in as many parts as it takes to fit. Each has the first `kept` columns,
     /// and a share of the others.
-    pub(crate) fn in_parts(self, look: Look, kept: usize) -> String {
+    pub(crate) fn in_parts(self, look: TableLook, kept: usize) -> String {
         let mut parts = String::new();
         let mut rest = kept..self.head.len();
         while parts.is_empty() || !rest.is_empty() {
@@ -121,7 +121,7 @@ pub(crate) fn room_between(columns: usize) -> usize {
 /// Lays out a table with `head`. The first `left` columns are left-aligned, the others
 /// right-aligned.
 pub(crate) fn lay_out(
-    look: Look,
+    look: TableLook,
     head: &[&str],
     left: usize,
     rows: impl IntoIterator<Item = Vec<Cell>>,
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_piped_table_is_plain_text_in_columns() {
         let text = lay_out(
-            Look::plain(),
+            TableLook::plain(),
             &["size", "p50"],
             1,
             [cells(&["8 B", "134 ns"]), cells(&["4 KiB", "1 us"])],
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn long_text_is_never_wrapped_when_piped() {
         let long = "word ".repeat(100);
-        let text = lay_out(Look::plain(), &["a"], 1, [cells(&[long.trim()])]);
+        let text = lay_out(TableLook::plain(), &["a"], 1, [cells(&[long.trim()])]);
         assert_eq!(text.lines().count(), 2);
     }
 
@@ -189,15 +189,15 @@ mod tests {
         }
     }
 
-    fn narrow(width: usize) -> Look {
-        Look { width: Some(width), ..Look::plain() }
+    fn narrow(width: usize) -> TableLook {
+        TableLook { width: Some(width), ..TableLook::plain() }
     }
 
     #[test]
     fn a_table_that_fits_or_is_piped_keeps_its_columns() {
         let whole = "test     min  p50  min\nbarrier    1   22    4\nget        1    2    4\n";
         assert_eq!(grid().text(narrow(24), &["min"]), whole);
-        assert_eq!(grid().text(Look::plain(), &["min"]), whole);
+        assert_eq!(grid().text(TableLook::plain(), &["min"]), whole);
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
              test     p50\nbarrier   22\nget        2\n\
              test     min\nbarrier    4\nget        4\n"
         );
-        assert_eq!(grid().in_parts(Look::plain(), 1), grid().text(Look::plain(), &[]));
+        assert_eq!(grid().in_parts(TableLook::plain(), 1), grid().text(TableLook::plain(), &[]));
         // Where even one column is too many, there is one in each part.
         assert_eq!(grid().in_parts(narrow(1), 1).lines().count(), 9);
         let bare = TextTable { head: vec!["test"], words: 1, rows: vec![] };
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn no_line_is_wrapped_on_a_terminal_that_has_just_enough_room() {
-        let look = Look { terminal: true, ..narrow(28) };
+        let look = TableLook { terminal: true, ..narrow(28) };
         let text = grid().text(look, &["min"]);
         assert!(text.lines().next().unwrap().contains("min"), "{text}");
         assert_eq!(text.lines().count(), 4, "{text}");

@@ -18,7 +18,7 @@ use shmccl::observe::{RankReport, RankWork, Report};
 use crate::failure;
 use crate::grpc;
 use crate::jobs::{self, JobNameError};
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::units::parse_timeout;
 
 /// Ends the help.
@@ -88,9 +88,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
             Err(error @ JobNameError::Several(_)) => return Err(error.into()),
             Err(_) => return Ok(failure::DONE),
         };
-        let (look, (height, width)) = (Look::of_tables(), USUAL);
+        let (look, (height, width)) = (TableLook::of_tables(), USUAL);
         let (height, width) = (look.height.unwrap_or(height), look.width.unwrap_or(width));
-        let look = Look { width: Some(width).filter(|_| look.terminal), ..look };
+        let look = TableLook { width: Some(width).filter(|_| look.terminal), ..look };
         let picture = picture::draw(look, &rates_between(&before, &now));
         if look.terminal && !args.once {
             // The cursor takes a line of its own.

@@ -28,7 +28,7 @@ use shmccl_harness::jobs::LAST_WORDS;
 use crate::device_job::{DeviceCommand, carry_out};
 use crate::flags::{JobArgs, ProxyPlace, n_ranks};
 use crate::host::MachineInfo;
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::planned::PlannedTest;
 use crate::units::parse_timeout;
 use crate::{failure, file};
@@ -146,7 +146,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     if let Some(path) = &args.json {
         file::write_json(path, &TuneJson { machine, figures: &figures })?;
     }
-    output::print(&choices::table(Look::of_tables(), &choices))?;
+    output::print(&choices::table(TableLook::of_tables(), &choices))?;
     for line in choices::notes(&figures, &choices) {
         output::note(&line);
     }

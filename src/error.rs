@@ -255,7 +255,7 @@ pub enum Error {
     /// A file, or what was made of it, is no execution plan that can be run.
     #[error("{refusal}")]
     Plan {
-        /// A [`Refusal`](shmccl_plan::Refusal): all that is wrong with it.
+        /// A [`RefusedPlan`](shmccl_plan::RefusedPlan): all that is wrong with it.
         refusal: Detail,
     },
     /// Thread blocks of an execution plan have waited in vain, as the deadline passed.
@@ -509,8 +509,8 @@ impl From<RankError> for Error {
     }
 }
 
-impl From<shmccl_plan::Refusal> for Error {
-    fn from(refusal: shmccl_plan::Refusal) -> Self {
+impl From<shmccl_plan::RefusedPlan> for Error {
+    fn from(refusal: shmccl_plan::RefusedPlan) -> Self {
         Self::Plan { refusal: Box::new(refusal) }
     }
 }

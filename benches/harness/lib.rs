@@ -10,11 +10,12 @@
 //! | [`sync`], [`interleave`] | ranks in step, and contenders in turns |
 //! | [`mod@test`], [`report`], [`rounds`] | what is measured, its rows, and the medians of rounds |
 //! | [`layout`], [`pattern`], [`case`] | one operation at one size: its data and their check |
-//! | [`timed_case`] | such an operation as a contender |
+//! | [`timed_case`], [`bare_case`] | such an operation as a contender, and its bare loops |
 //! | [`jobs`], [`lines`], [`mod@format`] | device processes, their lines, and nccl-tests' table |
 //!
 //! Tried by its unit tests and `command nccl_tests:: compare_op::`.
 
+pub mod bare_case;
 pub mod case;
 pub mod clock;
 pub mod cores;

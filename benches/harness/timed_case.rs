@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use shmccl::{Communicator, Result};
+use shmccl_limits::eager::MOST_BYTES;
 use shmccl_limits::stopwatch::Stopwatch;
 
 use crate::case::CaseData;
@@ -20,8 +21,8 @@ use crate::pattern::TestElement;
 use crate::report::Memory;
 use crate::sync::Gathering;
 
-/// Up to this many bytes operations are timed in batches.
-pub const BATCH_BYTES: u64 = 8 << 10;
+/// Up to this many bytes operations are timed in batches: those that have a bare loop by slots.
+pub const BATCH_BYTES: u64 = MOST_BYTES;
 
 /// Operations of a batch.
 const BATCH: u64 = 64;

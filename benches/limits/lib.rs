@@ -9,6 +9,7 @@
 //! | [`flags`] | signals, fifos and barriers |
 //! | [`sum`] | reductions |
 //! | [`staged`] | reductions of memory that no other rank reaches |
+//! | [`heap`], [`eager`], [`staged_sum`] | operations of all ranks, on their [`rank_buffers`] |
 //! | [`stopwatch`] | nothing: a clock for very short operations |
 //!
 //! Unsafe code is confined to `sum`, `staged` and the layouts of `flags`, under the trust model of
@@ -17,11 +18,19 @@
 //! Tried by its unit tests.
 #![deny(unsafe_code)]
 
+#[cfg(not(loom))]
+pub mod eager;
 pub mod flags;
+#[cfg(not(loom))]
+pub mod heap;
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(not(loom))]
+pub mod rank_buffers;
+#[cfg(not(loom))]
 pub mod staged;
+#[cfg(not(loom))]
+pub mod staged_sum;
 #[cfg(not(loom))]
 pub mod stopwatch;
 #[cfg(not(loom))]

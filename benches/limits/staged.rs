@@ -138,7 +138,7 @@ pub fn turn_over(
     let slot = slot.start().as_ptr().cast::<f32>();
     let (from, into) = own.places();
     let taken = taken.map(|start| into.wrapping_add(start));
-    let turn = Turn { slot, taken, given: given.map(|start| from.wrapping_add(start)) };
+    let turn = TurnAddresses { slot, taken, given: given.map(|start| from.wrapping_add(start)) };
     let head = before_line(turn.taken.unwrap_or(slot), count);
     let lines = (count - head) / PER_LINE;
     let behind = head + lines * PER_LINE;
@@ -170,13 +170,13 @@ use lines::lines_are_supported;
 
 /// The addresses of a [`turn_over`].
 #[derive(Clone, Copy)]
-struct Turn {
+struct TurnAddresses {
     slot: *mut f32,
     taken: Option<*mut f32>,
     given: Option<*const f32>,
 }
 
-impl Turn {
+impl TurnAddresses {
     /// Turns over element `index`.
     ///
     /// # Safety
@@ -202,7 +202,7 @@ impl Turn {
 mod lines {
     use std::arch::x86_64::{_mm_sfence, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_stream_ps};
 
-    use super::{PER_LINE, Turn};
+    use super::{PER_LINE, TurnAddresses};
 
     /// Elements of a vector.
     const WIDTH: usize = 8;
@@ -211,7 +211,7 @@ mod lines {
         crate::sum::vector::is_supported()
     }
 
-    impl Turn {
+    impl TurnAddresses {
         /// Turns over the elements from `start` to `end`, whole lines.
         ///
         /// # Safety
@@ -245,7 +245,7 @@ mod lines {
     /// Takes and gives.
     ///
     /// # Safety
-    /// As for [`Turn::lines`].
+    /// As for [`TurnAddresses::lines`].
     #[target_feature(enable = "avx2")]
     unsafe fn both<const PAST: bool>(
         slot: *mut f32,
@@ -272,7 +272,7 @@ mod lines {
     /// Takes or gives.
     ///
     /// # Safety
-    /// As for [`Turn::lines`]; `target` has the lines.
+    /// As for [`TurnAddresses::lines`]; `target` has the lines.
     #[target_feature(enable = "avx2")]
     unsafe fn copy<const PAST: bool>(source: *const f32, target: *mut f32, start: usize, end: usize) {
         for at in (start..end).step_by(WIDTH) {
@@ -306,7 +306,7 @@ fn lines_are_supported() -> bool {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-impl Turn {
+impl TurnAddresses {
     /// Does nothing: there are no such instructions.
     ///
     /// # Safety

@@ -251,7 +251,7 @@ pub(crate) mod vector {
             mod $module {
                 use std::arch::x86_64::{$add, $load, $store, $stream, $zero};
 
-                use super::Buffers;
+                use super::SumBuffers;
 
                 /// Elements of a vector.
                 pub(super) const WIDTH: usize = $width;
@@ -265,11 +265,11 @@ pub(crate) mod vector {
                 #[inline]
                 #[target_feature(enable = $feature)]
                 pub(super) unsafe fn add<const VECTORS: usize>(
-                    buffers: Buffers<impl AsRef<[*mut f32]>, impl AsRef<[*mut f32]>, impl AsRef<[*mut f32]>>,
+                    buffers: SumBuffers<impl AsRef<[*mut f32]>, impl AsRef<[*mut f32]>, impl AsRef<[*mut f32]>>,
                     done: usize,
                     count: usize,
                 ) -> usize {
-                    let Buffers { sources, past, through } = &buffers;
+                    let SumBuffers { sources, past, through } = &buffers;
                     let (sources, past, through) = (sources.as_ref(), past.as_ref(), through.as_ref());
                     let steps = (count - done) / (WIDTH * VECTORS);
                     for start in (0..steps).map(|step| done + step * WIDTH * VECTORS) {
@@ -344,38 +344,38 @@ pub(crate) mod vector {
         match (sources, past, through) {
             // SAFETY: the caller's contract; aligned, checked just above.
             (&[one, other], &[], &[target]) => unsafe {
-                go(reach, Buffers::of([one, other], [], [target]), count)
+                go(reach, SumBuffers::of([one, other], [], [target]), count)
             },
             (&[one, other], &[], &[first, second]) => {
                 // SAFETY: the same.
-                unsafe { go(reach, Buffers::of([one, other], [], [first, second]), count) }
+                unsafe { go(reach, SumBuffers::of([one, other], [], [first, second]), count) }
             }
             // SAFETY: the same.
             (&[one, other], &[target], &[]) => unsafe {
-                go(reach, Buffers::of([one, other], [target], []), count)
+                go(reach, SumBuffers::of([one, other], [target], []), count)
             },
             (&[one, other], &[first], &[second]) => {
                 // SAFETY: the same.
-                unsafe { go(reach, Buffers::of([one, other], [first], [second]), count) }
+                unsafe { go(reach, SumBuffers::of([one, other], [first], [second]), count) }
             }
             (&[one, other], &[first, second], &[]) => {
                 // SAFETY: the same.
-                unsafe { go(reach, Buffers::of([one, other], [first, second], []), count) }
+                unsafe { go(reach, SumBuffers::of([one, other], [first, second], []), count) }
             }
             // SAFETY: the same.
-            _ => unsafe { go(reach, Buffers::of(sources, past, through), count) },
+            _ => unsafe { go(reach, SumBuffers::of(sources, past, through), count) },
         }
     }
 
     /// The sources, and the targets past the cache and through it.
     #[derive(Clone, Copy)]
-    struct Buffers<S, P, T> {
+    struct SumBuffers<S, P, T> {
         sources: S,
         past: P,
         through: T,
     }
 
-    impl<S, P, T> Buffers<S, P, T> {
+    impl<S, P, T> SumBuffers<S, P, T> {
         fn of(sources: S, past: P, through: T) -> Self {
             Self { sources, past, through }
         }
@@ -385,7 +385,7 @@ pub(crate) mod vector {
     ///
     /// # Safety
     /// As for [`add`]; targets past the cache are aligned to a vector.
-    unsafe fn go<S, P, T>(reach: Reach, buffers: Buffers<S, P, T>, count: usize) -> usize
+    unsafe fn go<S, P, T>(reach: Reach, buffers: SumBuffers<S, P, T>, count: usize) -> usize
     where
         S: AsRef<[*mut f32]> + Copy,
         P: AsRef<[*mut f32]> + Copy,
@@ -404,7 +404,7 @@ pub(crate) mod vector {
     /// # Safety
     /// As for [`go`]; the processor has AVX-512.
     #[target_feature(enable = "avx512f")]
-    unsafe fn by_lines<S, P, T>(buffers: Buffers<S, P, T>, count: usize) -> usize
+    unsafe fn by_lines<S, P, T>(buffers: SumBuffers<S, P, T>, count: usize) -> usize
     where
         S: AsRef<[*mut f32]> + Copy,
         P: AsRef<[*mut f32]> + Copy,
@@ -423,7 +423,7 @@ pub(crate) mod vector {
     /// # Safety
     /// As for [`go`].
     #[target_feature(enable = "avx2")]
-    unsafe fn by_halves<S, P, T>(buffers: Buffers<S, P, T>, count: usize) -> usize
+    unsafe fn by_halves<S, P, T>(buffers: SumBuffers<S, P, T>, count: usize) -> usize
     where
         S: AsRef<[*mut f32]> + Copy,
         P: AsRef<[*mut f32]> + Copy,
@@ -441,7 +441,7 @@ pub(crate) mod vector {
     /// As for [`go`].
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn rest<S, P, T>(buffers: Buffers<S, P, T>, done: usize, count: usize) -> usize
+    unsafe fn rest<S, P, T>(buffers: SumBuffers<S, P, T>, done: usize, count: usize) -> usize
     where
         S: AsRef<[*mut f32]> + Copy,
         P: AsRef<[*mut f32]> + Copy,

@@ -2,7 +2,7 @@
 
 use anstyle::AnsiColor;
 
-use crate::output::Look;
+use crate::output::TableLook;
 use crate::units::{format_about, format_ns, format_size, round_figures, without_zeros};
 
 const WIDTH: usize = 66;
@@ -48,7 +48,7 @@ type CanvasCell = (char, Option<AnsiColor>);
 type Canvas = Vec<Vec<CanvasCell>>;
 
 /// Draws the chart; `None` if there are no two values to draw a line between.
-pub(super) fn draw(look: Look, chart: &Chart<'_>) -> Option<String> {
+pub(super) fn draw(look: TableLook, chart: &Chart<'_>) -> Option<String> {
     let values = || chart.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
     let (low, high) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
     let (first, last) = (*chart.sizes.first()?, *chart.sizes.last()?);
@@ -101,7 +101,7 @@ fn at(canvas: &mut Canvas, column: usize, row: usize) -> &mut CanvasCell {
     &mut canvas[HEIGHT - 1 - row][column]
 }
 
-fn frame(look: Look, chart: &Chart<'_>, canvas: &Canvas, across: LogScale, up: LogScale) -> String {
+fn frame(look: TableLook, chart: &Chart<'_>, canvas: &Canvas, across: LogScale, up: LogScale) -> String {
     let mut text = format!("{}    ", chart.title);
     for line in chart.lines {
         text.push_str(&format!("{} {}   ", look.paint(&line.glyph.to_string(), line.colour), line.name));
@@ -191,7 +191,7 @@ mod tests {
     fn values_lie_at_their_place_and_the_axes_are_labelled() {
         let lines = [line("a", 'a', &[100.0, 100.0, 1e6]), line("b", 'b', &[1e4, 1e4, 1e6])];
         let chart = Chart { title: "Title", sizes: &[8, 4096, 1 << 20], lines: &lines, mark: Some(1e5) };
-        let text = draw(Look::plain(), &chart).unwrap();
+        let text = draw(TableLook::plain(), &chart).unwrap();
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[0].starts_with("Title    a a   b b   ◈ both   ┆ crossover"));
         assert!(rows[1].ends_with('◈'), "the last values of both lines fall together:\n{text}");
@@ -210,7 +210,7 @@ mod tests {
     fn gaps_and_extremes_do_not_break_it() {
         let line = ChartLine { values: vec![None, Some(0.0), Some(f64::MAX)], ..line("a", 'a', &[]) };
         let chart = Chart { title: "", sizes: &[1, 2, u64::MAX], lines: &[line], mark: Some(1e30) };
-        assert!(draw(Look::plain(), &chart).is_some());
+        assert!(draw(TableLook::plain(), &chart).is_some());
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         let one = [line("a", 'a', &[1.0])];
         let empty = ChartLine { values: vec![None, None], ..line("a", 'a', &[]) };
         let none = |sizes: &[u64], lines: &[ChartLine]| {
-            draw(Look::plain(), &Chart { title: "", sizes, lines, mark: None }).is_none()
+            draw(TableLook::plain(), &Chart { title: "", sizes, lines, mark: None }).is_none()
         };
         assert!(none(&[8], &one) && none(&[8, 16], &[empty]) && none(&[], &[]));
     }

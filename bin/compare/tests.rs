@@ -25,7 +25,7 @@ fn sentences(series: &Series) -> String {
     Conclusions::of(series).summary.join("\n")
 }
 
-fn text(look: Look, series: &Series) -> String {
+fn text(look: TableLook, series: &Series) -> String {
     view::text(look, series, &Conclusions::of(series))
 }
 
@@ -41,8 +41,8 @@ fn json(series: &Series) -> serde_json::Value {
 /// files, of the longer JSON and the plot there are digests. To look at what has changed:
 /// SHMCCL_KEEP_COMPARISON=DIRECTORY cargo test as_they_were
 fn assert_unchanged(name: &str, series: &Series, digests: [u64; 2]) {
-    let look = Look { width: Some(80), terminal: true, ..Look::plain() };
-    let screen = text(Look::plain(), series) + &text(look, series);
+    let look = TableLook { width: Some(80), terminal: true, ..TableLook::plain() };
+    let screen = text(TableLook::plain(), series) + &text(look, series);
     let mut json = serde_json::to_string_pretty(&CompareJson::of(series, &Conclusions::of(series))).unwrap();
     json.push('\n');
     let forms = [("txt", screen), ("csv", csv::text(series)), ("json", json), ("svg", plot(series))];

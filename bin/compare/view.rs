@@ -10,7 +10,7 @@ use super::conclusions::Conclusions;
 use super::crossover::Crossover;
 use super::series::{Point, Series, Subject, algorithm, is_thin};
 use crate::flags::ProxyPlace;
-use crate::output::Look;
+use crate::output::TableLook;
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, or_dash, percent, three_digits, whole};
 
@@ -21,8 +21,8 @@ const EXPENDABLE: [&str; 4] = ["limit", "wrong", "GB/s", "direct/limit"];
 const WIDTH: usize = 100;
 
 /// Returns everything that goes to stdout: first what it comes to, then the figures.
-pub(super) fn text(look: Look, series: &Series, conclusions: &Conclusions) -> String {
-    let look = Look { width: Some(look.width.unwrap_or(WIDTH)), ..look };
+pub(super) fn text(look: TableLook, series: &Series, conclusions: &Conclusions) -> String {
+    let look = TableLook { width: Some(look.width.unwrap_or(WIDTH)), ..look };
     let summary = conclusions.summary.iter().map(|sentence| wrapped(sentence, look)).collect::<String>();
     let machine = wrapped(&series.report.machine.line(), look);
     let mut parts = vec![machine, summary, explanation(series)];
@@ -47,7 +47,7 @@ pub(super) fn text(look: Look, series: &Series, conclusions: &Conclusions) -> St
 }
 
 /// Breaks a sentence into lines. All but the first are indented.
-fn wrapped(sentence: &str, look: Look) -> String {
+fn wrapped(sentence: &str, look: TableLook) -> String {
     let (mut text, mut column) = (String::new(), 0);
     for word in sentence.split(' ') {
         let len = word.chars().count();
@@ -86,7 +86,7 @@ fn explanation(series: &Series) -> String {
 }
 
 /// Lays out times one way: from the put until the receiver holds the data.
-fn latency_table(look: Look, points: &[Point<'_>]) -> String {
+fn latency_table(look: TableLook, points: &[Point<'_>]) -> String {
     let head = "size, direct p50, p99, proxied p50, p99, proxied/direct, direct GB/s, proxied GB/s, wrong";
     let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
@@ -126,7 +126,7 @@ fn of_means(points: &[Point<'_>]) -> String {
     })
 }
 
-fn device_table(look: Look, points: &[Point<'_>]) -> String {
+fn device_table(look: TableLook, points: &[Point<'_>]) -> String {
     let head = "size, CPU direct, CPU proxied, overlap proxied, direct/limit, proxied/limit";
     let row = |point: &Point<'_>| {
         let Point { bytes, direct, proxied } = point;
@@ -151,7 +151,7 @@ fn device_table(look: Look, points: &[Point<'_>]) -> String {
 
 /// Lays out how full the fifo is while puts are pushed without a pause, at all sizes that are small
 /// enough to fill it. `None` where there is none.
-fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
+fn fifo_table(look: TableLook, points: &[Point<'_>]) -> Option<String> {
     let filled: Vec<_> = points.iter().copied().filter(|point| point.proxied.fifo.depth.is_some()).collect();
     let row = |point: &Point<'_>| {
         [
@@ -173,7 +173,7 @@ fn fifo_table(look: Look, points: &[Point<'_>]) -> Option<String> {
 }
 
 /// Lays out a line for each size. Who was the quickest is told where there was a choice.
-fn quickest_table(look: Look, series: &Series) -> String {
+fn quickest_table(look: TableLook, series: &Series) -> String {
     let has_choice = series.has_choice();
     let row = |bytes: u64| {
         let of = |channel| series.quickest(bytes, channel);
@@ -210,7 +210,7 @@ fn quickest_table(look: Look, series: &Series) -> String {
 
 /// Lays out median times, a column for each algorithm. An asterisk marks the quickest, unless it
 /// has too few samples.
-fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel) -> String {
+fn algorithm_table(look: TableLook, series: &Series, word: &str, channel: TestChannel) -> String {
     let algorithms = series.algorithms_over(channel);
     let row = |bytes: u64| {
         let best = series.quickest(bytes, channel).filter(|row| !is_thin(row)).map(algorithm);
@@ -230,7 +230,7 @@ fn algorithm_table(look: Look, series: &Series, word: &str, channel: TestChannel
     format!("{word}, by algorithm (p50; * the quickest)\n{}", table.in_parts(look, 1))
 }
 
-fn charts(look: Look, series: &Series, conclusions: &Conclusions) -> Vec<String> {
+fn charts(look: TableLook, series: &Series, conclusions: &Conclusions) -> Vec<String> {
     type Figure = fn(&PerfRow) -> Option<f64>;
     let (time, device_time): (Figure, Figure) = (|row| row.times.p50_ns, |row| row.device_cpu_ns);
     let charts = match &series.subject {

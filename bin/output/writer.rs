@@ -22,10 +22,10 @@ const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// The thread and what it has to write.
 #[derive(Clone, Default)]
-pub(super) struct Writer(Arc<(Mutex<Waiting>, Condvar)>);
+pub(super) struct OutputWriter(Arc<(Mutex<WriteBacklog>, Condvar)>);
 
 #[derive(Default)]
-struct Waiting {
+struct WriteBacklog {
     bytes: Vec<u8>,
     /// Bytes that the thread has taken and not written yet.
     in_hand: usize,
@@ -34,13 +34,13 @@ struct Waiting {
     error: Option<Errno>,
 }
 
-impl Waiting {
+impl WriteBacklog {
     fn len(&self) -> usize {
         self.bytes.len() + self.in_hand
     }
 }
 
-impl Writer {
+impl OutputWriter {
     /// Starts a thread for `stream`; `None` where there is no room for one.
     pub(super) fn start(stream: impl AsFd + Send + 'static) -> Option<Self> {
         let writer = Self::default();
@@ -50,7 +50,7 @@ impl Writer {
         Some(writer)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WriteBacklog> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_reader_that_sleeps_and_nothing_is_lost_when_it_wakes() {
         let (reader, end) = pipe();
-        let writer = Writer::start(end).unwrap();
+        let writer = OutputWriter::start(end).unwrap();
         (0..20).for_each(|_| writer.write(&[b'x'; FULL / 10]));
         assert_eq!(writer.backlog(), OutputBacklog::Full);
         assert!(writer.settle(Some(Duration::from_millis(10))) > 0);
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_reader_that_has_slept_for_long_is_not_waited_for_once_more() {
         let (_reader, end) = pipe();
-        let writer = Writer::start(end).unwrap();
+        let writer = OutputWriter::start(end).unwrap();
         writer.write(&[b'x'; FULL]);
         let hour = Duration::from_secs(3600);
         // Until the pipe is full.
@@ -189,7 +189,7 @@ mod tests {
     fn a_reader_that_is_gone_is_an_error_and_keeps_nobody_waiting() {
         let (reader, end) = pipe();
         drop(reader);
-        let writer = Writer::start(end).unwrap();
+        let writer = OutputWriter::start(end).unwrap();
         writer.write(b"x");
         assert_eq!(writer.settle(None), 0);
         assert_eq!(writer.error().unwrap().kind(), io::ErrorKind::BrokenPipe);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_stream_that_another_process_has_made_nonblocking_is_waited_for() {
         let (reader, end) = pipe2(OFlag::O_NONBLOCK).unwrap();
-        let writer = Writer::start(end).unwrap();
+        let writer = OutputWriter::start(end).unwrap();
         writer.write(&[b'x'; 4 * PIECE]);
         let mut read = 0;
         while read < 4 * PIECE {

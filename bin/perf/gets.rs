@@ -18,7 +18,7 @@ use super::bench::{TestBench, TestResult, copy_kernels, lineup};
 use super::buffers::PairBuffers;
 use super::links::Payload;
 use super::ping_pong::settling;
-use super::transfer::{Mover, PlainCopy};
+use super::transfer::{MessageMover, PlainCopy};
 
 /// Fetches messages by their slots.
 trait FetchSlot {

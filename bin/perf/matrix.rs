@@ -66,7 +66,7 @@ pub(crate) fn run(
 mod tests {
     use super::*;
     use crate::host::MachineInfo;
-    use crate::output::Look;
+    use crate::output::TableLook;
     use crate::perf::plan::MatrixFigure;
     use crate::perf::report::PerfReport;
     use crate::units::three_digits;
@@ -120,8 +120,8 @@ mod tests {
         PerfReport { machine, rows }
     }
 
-    fn narrow() -> Look {
-        Look { terminal: true, width: Some(80), ..Look::plain() }
+    fn narrow() -> TableLook {
+        TableLook { terminal: true, width: Some(80), ..TableLook::plain() }
     }
 
     #[test]
@@ -149,35 +149,35 @@ mod tests {
 
     #[test]
     fn the_table_says_who_shares_a_core_and_which_pairs_those_are() {
-        let told = text(Look::plain(), &modelled(4, Some(2)));
+        let told = text(TableLook::plain(), &modelled(4, Some(2)));
         assert!(told.contains("* both ranks share a core: 0, 2; 1, 3\n"), "{told}");
         let row: Vec<&str> =
             told.lines().find(|line| line.starts_with("   2 ")).unwrap().split_whitespace().collect();
         assert_eq!(row, ["2", "0", "12.0*", "12.1", "-", "12.3", "2", "1.23", "1.23", "-", "1.23"]);
-        assert!(text(Look::plain(), &modelled(2, Some(2))).contains("No two ranks share a core."));
-        let unpinned = text(Look::plain(), &modelled(2, None));
+        assert!(text(TableLook::plain(), &modelled(2, Some(2))).contains("No two ranks share a core."));
+        let unpinned = text(TableLook::plain(), &modelled(2, None));
         assert!(unpinned.contains("The scheduler decides who shares a core."), "{unpinned}");
     }
 
     #[test]
     fn wrong_data_are_told_with_the_pair_they_came_from() {
         let mut report = modelled(3, Some(3));
-        assert!(text(Look::plain(), &report).ends_with("Data checked: 0 words wrong.\n"));
+        assert!(text(TableLook::plain(), &report).ends_with("Data checked: 0 words wrong.\n"));
         report.rows[4].wrong = Some(7);
-        let told = text(Look::plain(), &report);
+        let told = text(TableLook::plain(), &report);
         assert!(
             told.ends_with("Data checked: 7 words wrong.\nwrong: bidirectional from 0 to 2, 7 words\n"),
             "{told}"
         );
         report.rows[0].wrong = None;
-        assert!(text(Look::plain(), &report).ends_with("The data were not checked.\n"));
+        assert!(text(TableLook::plain(), &report).ends_with("The data were not checked.\n"));
     }
 
     #[test]
     fn latencies_of_many_microseconds_are_told_in_microseconds() {
         let mut report = modelled(2, Some(2));
         report.rows[2].times.p50_ns = Some(43_210.0);
-        let told = text(Look::plain(), &report);
+        let told = text(TableLook::plain(), &report);
         assert!(told.contains("latency of put_with_signal, 8 B, us\n") && told.contains("43.2"), "{told}");
     }
 
@@ -207,6 +207,6 @@ mod tests {
         let mut report = modelled(2, Some(2));
         report.rows.clear();
         svg(&report).unwrap();
-        assert!(text(Look::plain(), &report).contains("0 words wrong"));
+        assert!(text(TableLook::plain(), &report).contains("0 words wrong"));
     }
 }

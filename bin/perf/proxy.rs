@@ -21,7 +21,7 @@ use crate::flags::ProxyPlace;
 /// Puts of the leader, each with a signal and a flush. The other rank waits, reads the data, and
 /// answers by a bare flag, which is not in the sample.
 #[derive(Debug)]
-struct Completion<C> {
+struct CompletionTest<C> {
     channel: C,
     ends: PairEnds,
     /// Where the message is in this rank's heap.
@@ -32,7 +32,7 @@ struct Completion<C> {
     wrong: u64,
 }
 
-impl<C: Channel> Completion<C> {
+impl<C: Channel> CompletionTest<C> {
     fn put(&mut self) -> Result<f64> {
         self.ends.outgoing.rewrite(self.seq);
         let start = now_ns();
@@ -51,7 +51,7 @@ impl<C: Channel> Completion<C> {
     }
 }
 
-impl<C: Channel> Contender for Completion<C> {
+impl<C: Channel> Contender for CompletionTest<C> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..ops {
             self.seq += 1;
@@ -106,7 +106,7 @@ impl TestBench<'_> {
     fn proxied_completion(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let ends = buffers.ends(self.comm, 0)?;
         sync.meet();
-        let mut test = Completion {
+        let mut test = CompletionTest {
             channel: self.comm.port_channel(buffers.peer())?,
             ends,
             source: buffers.source(),
@@ -131,7 +131,7 @@ const SHORTEST_NS: f64 = 5_000.0;
 
 /// The figures of one size, on the leader.
 #[derive(Clone, Debug)]
-struct Overlap {
+struct OverlapFigures {
     /// Transfer and computation together against the longer of the two alone, a slice for each
     /// round.
     slices: Slices,
@@ -154,7 +154,7 @@ struct OverlapTest<'d, C> {
 
 impl<C: Channel> OverlapTest<'_, C> {
     /// Times the transfer, as long a computation, and both together, by turns.
-    fn run(mut self, effort: Effort) -> Result<Overlap> {
+    fn run(mut self, effort: Effort) -> Result<OverlapFigures> {
         let mut wrong = 0;
         let mut seq = 0;
         let mut round = |scene: &mut Self, work: Option<u64>| -> Result<f64> {
@@ -186,7 +186,7 @@ impl<C: Channel> OverlapTest<'_, C> {
             hidden.push(share_hidden(transfer, work, together));
         }
         let is_long = median(&mut transfers).is_some_and(|transfer| transfer >= SHORTEST_NS);
-        Ok(Overlap { slices, rounds, hidden: median(&mut hidden).filter(|_| is_long), wrong })
+        Ok(OverlapFigures { slices, rounds, hidden: median(&mut hidden).filter(|_| is_long), wrong })
     }
 
     /// Does one transfer, with `work` between handing it over and its completion. Returns the

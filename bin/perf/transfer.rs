@@ -18,7 +18,7 @@ use super::buffers::{PairBuffers, PairEnds};
 use super::ping_pong::settling;
 
 /// Moves one message, and knows when its source may be rewritten.
-pub(crate) trait Mover {
+pub(crate) trait MessageMover {
     /// Moves the message, or has a proxy move it.
     fn start(&mut self) -> Result<()>;
 
@@ -64,7 +64,7 @@ impl PlainCopy {
     }
 }
 
-impl Mover for PlainCopy {
+impl MessageMover for PlainCopy {
     #[inline]
     fn start(&mut self) -> Result<()> {
         self.source.copy_with(self.kernel, &self.target)
@@ -86,7 +86,7 @@ pub(crate) struct Put<C> {
     pub(crate) len: u64,
 }
 
-impl<C: Channel + QueueDepth> Mover for Put<C> {
+impl<C: Channel + QueueDepth> MessageMover for Put<C> {
     #[inline]
     fn start(&mut self) -> Result<()> {
         self.channel.put(self.target, self.source, self.len)
@@ -160,7 +160,7 @@ pub(crate) const BURST_BYTES: u64 = 64 << 10;
 /// or so many times.
 pub(crate) const MOST_IN_BURST: u64 = 64;
 
-impl<M: Mover> BulkTransfer<M> {
+impl<M: MessageMover> BulkTransfer<M> {
     /// Makes transfers by `mover` between `buffers` with flags number `pair`.
     pub(crate) fn new(
         mover: M,
@@ -289,7 +289,7 @@ fn charged(took_ns: f64, len: u64) -> u64 {
     many.clamp(fewest, FIFO_SLOTS / 2)
 }
 
-impl<M: Mover> Contender for BulkTransfer<M> {
+impl<M: MessageMover> Contender for BulkTransfer<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> Result<()> {
         for _ in 0..settling(self.ends.outgoing.span().len()) {
             self.exchange(false)?;
@@ -363,7 +363,7 @@ impl TestBench<'_> {
 
     /// Floods the fifo of a proxied transfer, unless that takes too long. Returns how full the fifo
     /// was, and the words that came wrong.
-    fn flood<M: Mover>(
+    fn flood<M: MessageMover>(
         &self,
         sync: &mut PairSync,
         len: u64,

@@ -4,7 +4,7 @@ use shmccl_harness::report::{PerfRow, legend};
 use shmccl_harness::test::Test;
 
 use super::report::PerfReport;
-use crate::output::Look;
+use crate::output::TableLook;
 use crate::table::TextTable;
 use crate::units::{fine_percent, format_ns, format_size, percent, three_digits, whole};
 
@@ -63,7 +63,7 @@ const EXPENDABLE: [&str; 13] = [
 
 /// Writes the head line and the table. Rows with wrong data are red where there is colour. Where
 /// the terminal is too narrow for one table, each test gets its own.
-pub(crate) fn text(look: Look, report: &PerfReport) -> String {
+pub(crate) fn text(look: TableLook, report: &PerfReport) -> String {
     let whole = grid(&report.rows.iter().collect::<Vec<_>>());
     let head = report.machine.line();
     if whole.fits(look) {
@@ -145,7 +145,7 @@ mod tests {
         let mut barrier = PerfRow::new(Test::Barrier, 8);
         barrier.times.p50_ns = Some(1500.0);
         let report = PerfReport { machine: MachineInfo::detect(), rows: vec![put, barrier] };
-        let text = text(Look::plain(), &report);
+        let text = text(TableLook::plain(), &report);
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["test", "channel", "ranks", "size", "p50", "time/limit", "(spread)", "wrong"]);
@@ -196,7 +196,7 @@ mod tests {
         (longest.bytes, longest.times.gb_per_s) = (None, None);
         let rows = vec![full(Test::PutLatency, "LL8"), full(Test::PutLatency, "LL16"), longest];
         let report = PerfReport { machine: MachineInfo::detect(), rows };
-        let text = text(Look { width: Some(80), ..Look::plain() }, &report);
+        let text = text(TableLook { width: Some(80), ..TableLook::plain() }, &report);
         let lines: Vec<&str> = text.lines().skip(2).collect();
         for line in &lines {
             assert!(line.chars().count() <= 80, "{line}");
@@ -213,7 +213,7 @@ mod tests {
             row
         };
         let text = |count| {
-            text(Look::plain(), &PerfReport { machine: MachineInfo::detect(), rows: vec![row(count)] })
+            text(TableLook::plain(), &PerfReport { machine: MachineInfo::detect(), rows: vec![row(count)] })
         };
         assert!(text(32).ends_with("(2: there and back, halved).\n") && text(32).contains("ops/sample"));
         assert!(!text(1).contains("halved"));
@@ -222,6 +222,6 @@ mod tests {
     #[test]
     fn a_report_without_rows_is_a_head_line() {
         let report = PerfReport { machine: MachineInfo::detect(), rows: vec![] };
-        assert!(text(Look::plain(), &report).starts_with(&report.machine.line()));
+        assert!(text(TableLook::plain(), &report).starts_with(&report.machine.line()));
     }
 }

@@ -1,9 +1,8 @@
 //! The device side of `shmccl plan run`: calls by the plan at each size, out of place and in place,
 //! each held against what its collective is.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -12,19 +11,22 @@ use shmccl::comm::{JoinedAs, join_job};
 use shmccl::reduce::DataType;
 use shmccl::{Communicator, Rank};
 use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
-use shmccl_harness::interleave::{Contender, Effort, FEWEST_SLICES, Participants, interleave};
 use shmccl_harness::layout::CaseLayout;
 use shmccl_harness::lines::{DeviceLine, RankPlacement};
 use shmccl_harness::pattern::{ForType, TestElement, check_operator, operator, with_type};
-use shmccl_harness::report::{Memory, row_of};
-use shmccl_harness::sync::{AllSync, Gathering, RankAverage};
+use shmccl_harness::report::{Memory, PerfRow};
+use shmccl_harness::sync::{Gathering, RankAverage};
 use shmccl_harness::test::{Test, TestChannel};
-use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
 use crate::{output, planned};
 
 /// The environment variable that carries the order, as JSON.
 pub(super) const VARIABLE: &str = "SHMCCL_PLAN_RUN";
+
+/// The longest short message in bytes, and how many calls such messages have. What chance decides
+/// comes out in more calls.
+const SHORT: u64 = 8 << 10;
+const SHORT_CALLS: u64 = 64;
 
 /// What device processes are told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,10 +41,8 @@ pub(super) struct VerifyOrder {
     pub(super) ops: Vec<String>,
     /// Sizes in bytes.
     pub(super) sizes: Vec<u64>,
-    /// Calls of each kind.
+    /// Calls of each kind that are timed, behind one that is not; of short messages there are more.
     pub(super) calls: u64,
-    /// Whether ranks 0 and 1 share a core.
-    pub(super) one_core: bool,
 }
 
 /// Runs as a member of the job.
@@ -69,9 +69,9 @@ fn verify(comm: &mut Communicator, order: &VerifyOrder) -> Result<()> {
     output::print_json(&DeviceLine::Placement(RankPlacement::of(comm)))?;
     let plan = planned::register(comm, &order.file)?;
     let buffers = CollectiveBuffers::alloc(comm, order.sizes.iter().copied().max().unwrap_or(0), 0, 0)?;
-    let gathering = Gathering::new(comm, RankAverage::Mean, order.one_core)?;
-    let (gathering, all) = (Rc::new(RefCell::new(gathering)), AllSync::new(comm)?);
-    let mut verifier = Verifier { comm, order, operation, plan, buffers, gathering, all };
+    // Ranks that give way as they meet may share a core.
+    let gathering = Gathering::new(comm, RankAverage::Mean, true)?;
+    let mut verifier = Verifier { comm, order, operation, plan, buffers, gathering };
     let verified = verifier.calls();
     if let Some(line) = verified.as_ref().err().and_then(DeviceLine::of_stalled) {
         output::print_json(&line)?;
@@ -86,8 +86,7 @@ struct Verifier<'a> {
     operation: Operation,
     plan: Planned,
     buffers: CollectiveBuffers,
-    gathering: Rc<RefCell<Gathering>>,
-    all: AllSync,
+    gathering: Gathering,
 }
 
 /// Calls of one kind.
@@ -127,7 +126,7 @@ impl ForType for VerifiedCalls<'_, '_> {
     /// Does the calls, and has rank 0 print their row.
     fn run<T: TestElement>(self) -> Result<()> {
         let Self { verifier, data_type, op, bytes, in_place } = self;
-        let Verifier { comm, order, operation, plan, buffers, gathering, all } = verifier;
+        let Verifier { comm, order, operation, plan, buffers, gathering } = verifier;
         let (n_ranks, leads) = (comm.n_ranks(), comm.rank().get() == 0);
         let spec = CaseSpec {
             operation: *operation,
@@ -141,24 +140,45 @@ impl ForType for VerifiedCalls<'_, '_> {
         planned::check(plan, comm, &mut data, || {
             format!("{} of {bytes} bytes of {data_type} ({op})", order.test.name())
         })?;
-        let mut calls = TimedCase::new(ByLibrary(comm), data, gathering, bytes);
-        let effort = Effort {
-            iters: Some(order.calls),
-            warmup: Some(1),
-            fewest_slices: FEWEST_SLICES,
-            ..Effort::default()
-        };
-        let measured = interleave(Participants::All(all), &mut [&mut calls], &[], effort)?;
-        let wrong = gathering.borrow_mut().total(calls.wrong())?;
+        let mut times =
+            timed_calls(comm, &mut data, gathering, if bytes <= SHORT { SHORT_CALLS } else { order.calls })?;
+        let wrong = gathering.total(data.wrong)?;
         if !leads {
             return Ok(());
         }
-        let comparison = measured.comparisons.first().context("nothing was measured")?;
-        let mut row = row_of(order.test, Some(TestChannel::Memory), n_ranks, comparison, "");
+        let mut row = PerfRow::new(order.test, n_ranks);
+        row.channel = Some(TestChannel::Memory);
+        row.iterations = times.len() as u64;
+        times.sort_unstable_by(f64::total_cmp);
+        row.times.p50_ns = times.get(times.len() / 2).copied();
         row.bytes = Some(spec.layout.largest() * data_type.size() as u64);
         row.wrong = spec.check.then_some(wrong);
         row.set_bandwidth(row.bytes.unwrap_or(0));
         row.collective = Some(spec.figures(&row, data_type, op, Memory::Heap));
         output::print_json(&DeviceLine::Figure(Box::new(row)))
     }
+}
+
+/// Does a call that is not timed and then `calls` that are, each on data of its own and verified.
+/// Returns their times in nanoseconds on rank 0, the mean over ranks of each.
+fn timed_calls<T: TestElement>(
+    comm: &mut Communicator,
+    data: &mut CaseData<T>,
+    gathering: &mut Gathering,
+    calls: u64,
+) -> Result<Vec<f64>> {
+    let (mut own, mut times) = (Vec::new(), Vec::new());
+    for call in 0..=calls {
+        data.rewrite()?;
+        gathering.meet()?;
+        let start = Instant::now();
+        data.run(comm)?;
+        let took = start.elapsed();
+        data.verify()?;
+        if call > 0 {
+            own.push(took.as_nanos() as f64);
+        }
+    }
+    gathering.hand_in(&own, &mut times)?;
+    Ok(times)
 }

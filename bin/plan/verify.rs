@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use shmccl::bootstrap::ProxyMode;
 use shmccl_harness::case::{CollectiveBuffers, whole_pages};
 use shmccl_harness::format::{Extras, SizeRange, TableHead};
-use shmccl_harness::jobs::LAST_WORDS;
+use shmccl_harness::jobs::{DeviceJob, LAST_WORDS, Screen};
 
 use super::device::{VARIABLE, VerifyOrder};
 use super::flags::VerifyArgs;
-use crate::device_job::{self, DeviceCommand, carry_out};
 use crate::failure::DONE;
-use crate::flags::{JobArgs, ProxyPlace};
 use crate::planned::PlannedTest;
 use crate::{nccl_table, output};
 
@@ -41,8 +40,6 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
             sizes.to_vec()
         }
     };
-    let plans = Some(PathBuf::new());
-    let job = JobArgs { proxy: ProxyPlace::Thread, heap: None, timeout: args.timeout, no_pin: false, plans };
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let n_ranks = planned.n_ranks();
     let settings = planned.settings(planned.test, n_ranks, &sizes)?;
@@ -54,7 +51,6 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         ops: planned.operators(),
         sizes,
         calls: CALLS,
-        one_core: device_job::share_a_core(&job)?,
     };
     planned.check_heap(heap_len, &order.sizes, "--sizes")?;
     let least = order.sizes.iter().copied().min().unwrap_or(0);
@@ -67,16 +63,23 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8> {
         check: 1,
     };
     let extras = Extras { percentiles: false, bound: false, heap: false };
-    let command = DeviceCommand {
+    let job = DeviceJob {
         command: DEVICE_COMMAND,
         environment: vec![(VARIABLE, serde_json::to_string(&order)?)],
+        ranks: n_ranks,
         heap_len,
-        heap_of: "--sizes",
-        is_traced: false,
+        proxy: ProxyMode::Thread,
+        timeout: args.timeout,
         // A rank that has found a plan stalled has it checked before it tells.
         grace: 4 * LAST_WORDS,
+        is_pinned: true,
+        // Calls go by the plan that is verified, and by no other.
+        plans: Some(PathBuf::new()),
+        is_traced: false,
     };
-    let rows = nccl_table::print(head, extras, |on_line| carry_out(command, n_ranks, &job, on_line))?;
+    output::detach();
+    let screen = Screen { note: output::note, backlog: output::backlog };
+    let rows = nccl_table::print(head, extras, |on_line| job.run(screen, on_line))?;
     match rows.iter().filter(|row| row.wrong.is_some_and(|wrong| wrong > 0)).count() {
         0 => Ok(DONE),
         wrong => anyhow::bail!("wrong data in {wrong} of {} rows", rows.len()),

@@ -5,7 +5,7 @@ use shmccl::observe::RankReport;
 use shmccl::sync::LifeStatus;
 
 use super::{RankRate, Throughput};
-use crate::output::Look;
+use crate::output::TableLook;
 use crate::table;
 use crate::units::{format_about, format_ns, or_dash, percent, three_digits};
 
@@ -32,7 +32,7 @@ const EXPENDABLE: [&str; 9] =
     ["fifo", "signals/s", "number", "beat", "pid", "waiting", "bytes/s", "job", "ops/s"];
 
 /// Draws a table with a line for each rank.
-pub(super) fn draw(look: Look, rates: &[RankRate<'_>]) -> String {
+pub(super) fn draw(look: TableLook, rates: &[RankRate<'_>]) -> String {
     if rates.is_empty() {
         return "no job of this user is running\n\n".to_owned();
     }
@@ -41,10 +41,10 @@ pub(super) fn draw(look: Look, rates: &[RankRate<'_>]) -> String {
 
 /// Lays out the columns that have room. If even those that always stay have too little room, lines
 /// are too long, and without colour, so that they can be cut anywhere.
-fn lay_out(look: Look, rows: Vec<Vec<Cell>>) -> String {
+fn lay_out(look: TableLook, rows: Vec<Vec<Cell>>) -> String {
     let kept = look.width.map_or_else(|| (0..HEAD.len()).collect(), |width| columns_within(width, &rows));
     let is_cut = look.width.is_some_and(|width| room_for(&kept, &rows) > width);
-    let look = if is_cut { Look { width: None, colour: false, ..look } } else { look };
+    let look = if is_cut { TableLook { width: None, colour: false, ..look } } else { look };
     let head: Vec<_> = kept.iter().map(|column| HEAD[*column]).collect();
     let left = kept.iter().filter(|column| **column < LEFT).count();
     let rows = rows.into_iter().map(|cells| {
@@ -184,7 +184,7 @@ mod tests {
         let words = ["0", "1", "2", "awaited", "(reduce_scatter)", "5", "6", "7", "8", "9", "10", "11"];
         let cells = || words.map(|word| Cell::new(word).fg(Color::Red)).to_vec();
         for (height, width) in (0..5).flat_map(|height| (0..40).map(move |width| (height, width))) {
-            let look = Look { terminal: true, colour: true, width: Some(width), ..Look::plain() };
+            let look = TableLook { terminal: true, colour: true, width: Some(width), ..TableLook::plain() };
             let picture = cut(&lay_out(look, vec![cells(), cells()]), height, width);
             assert!((1..=height.max(1)).contains(&picture.lines().count()), "{height} by {width}: {picture}");
             let is_clipped = |line: &str| line.chars().count() <= width;
@@ -223,7 +223,7 @@ mod tests {
             (60, vec!["job", "rank", "state", "in", "ops/s"]),
             (40, vec!["rank", "state", "in"]),
         ] {
-            let look = Look { terminal: true, width: Some(width), ..Look::plain() };
+            let look = TableLook { terminal: true, width: Some(width), ..TableLook::plain() };
             let text = lay_out(look, vec![words.map(Cell::new).to_vec()]);
             let lines: Vec<_> = text.lines().collect();
             assert_eq!(lines.len(), 3, "a line of each kind, and none is broken: {text}");
@@ -241,6 +241,6 @@ mod tests {
             [0.0, 0.5, 999.0, 45_600.0, 7_890_000.0].map(count),
             ["0", "0.500", "999", "45.6k", "7.89M"]
         );
-        assert!(draw(Look::plain(), &[]).starts_with("no job"));
+        assert!(draw(TableLook::plain(), &[]).starts_with("no job"));
     }
 }

@@ -8,7 +8,7 @@ use shmccl::collective::{AlgorithmName, Operation};
 use shmccl_harness::stats::quantile;
 
 use super::plan::{AlgorithmTimes, TuneFigure};
-use crate::output::Look;
+use crate::output::TableLook;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, percent, three_digits};
 
@@ -135,7 +135,7 @@ fn between(below: u64, above: u64) -> u64 {
 
 /// Lays out a row for each run of sizes at which one algorithm takes the place of the built-in
 /// choice.
-pub(super) fn table(look: Look, choices: &[SizeChoice]) -> String {
+pub(super) fn table(look: TableLook, choices: &[SizeChoice]) -> String {
     let together = |one: &SizeChoice, next: &SizeChoice| {
         one.is_of_case(next) && (&one.built_in, &one.chosen) == (&next.built_in, &next.chosen)
     };
@@ -260,7 +260,7 @@ mod tests {
         let choices = choose(std::slice::from_ref(&figure)).unwrap();
         let steps = [Step { up_to: None, algorithm: AlgorithmName::Plan("mine".to_owned()) }];
         assert_eq!(cases(&choices)[0].steps, steps);
-        assert!(table(Look::plain(), &choices).contains("plan:mine"));
+        assert!(table(TableLook::plain(), &choices).contains("plan:mine"));
         assert!(
             notes(&[figure], &choices).iter().any(|note| note.contains("where SHMCCL_PLANS names theirs"))
         );

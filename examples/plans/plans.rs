@@ -8,7 +8,7 @@ mod two_shot;
 use std::process::ExitCode;
 
 use shmccl_plan::build::BuildError;
-use shmccl_plan::{Plan, write};
+use shmccl_plan::{ExecutionPlan, write};
 
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own")]
 fn main() -> ExitCode {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn program_of(name: &str) -> Option<fn(usize) -> Result<Plan, BuildError>> {
+fn program_of(name: &str) -> Option<fn(usize) -> Result<ExecutionPlan, BuildError>> {
     match name {
         "ring" => Some(ring::ring),
         "one_shot" => Some(one_shot::one_shot),

@@ -1,13 +1,14 @@
 //! Allgather around a ring: each rank hands the latest chunk that it has to the next.
 
-use shmccl_plan::Plan;
-use shmccl_plan::build::{BuildError, Program};
+use shmccl_plan::ExecutionPlan;
+use shmccl_plan::build::{BuildError, CollectiveProgram};
 
 use crate::chunks;
 
 /// Returns the plan for so many ranks.
-pub(crate) fn ring(ranks: usize) -> Result<Plan, BuildError> {
-    let mut program = Program::new("ring", "allgather", ranks).in_place().chunks(1, chunks(ranks), 0);
+pub(crate) fn ring(ranks: usize) -> Result<ExecutionPlan, BuildError> {
+    let mut program =
+        CollectiveProgram::new("ring", "allgather", ranks).in_place().chunks(1, chunks(ranks), 0);
     let channels: Vec<_> = (0..ranks)
         .map(|rank| {
             let next = (rank + 1) % ranks;

@@ -1,16 +1,16 @@
 //! Builds plans: the calls of MSCCL++'s DSL, with proof.
 //!
-//! A [`Program`] holds no global state, and equal calls make equal files. Each side of a channel
-//! opens its end: the first from a rank to a peer pairs with the peer's first to it, and so on. A
-//! `nop` is put wherever the threads of a block must meet:
-//! before an access behind a wait, before a signal behind an access, and between accesses that
-//! touch the same bytes. [`Program::finish`] proves the plan, and gives none that is wrong. Each
-//! error names the line of the program that made the operation.
+//! A [`CollectiveProgram`] holds no global state, and equal calls make equal files. Each side of a
+//! channel opens its end: the first from a rank to a peer pairs with the peer's first to it, and so
+//! on. A `nop` is put wherever the threads of a block must meet: before an access behind a wait,
+//! before a signal behind an access, and between accesses that touch the same bytes.
+//! [`CollectiveProgram::finish`] proves the plan, and gives none that is wrong. Each error names
+//! the line of the program that made the operation.
 //!
 //! ```
-//! use shmccl_plan::build::Program;
+//! use shmccl_plan::build::CollectiveProgram;
 //!
-//! let mut program = Program::new("exchange", "allgather", 2).in_place().chunks(1, 2, 0);
+//! let mut program = CollectiveProgram::new("exchange", "allgather", 2).in_place().chunks(1, 2, 0);
 //! for rank in 0..2 {
 //!     let channel = program.memory_channel(rank, 1 - rank);
 //!     let block = program.block(rank);
@@ -36,8 +36,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::check::{Report, check};
-use crate::plan::{Buffer, ChannelKind, Plan, Protocol, RankProgram, RemoteBuffer};
+use crate::check::{CheckReport, check};
+pub use crate::plan::BlockId;
+use crate::plan::{Buffer, ChannelKind, ExecutionPlan, Protocol, RankProgram, RemoteBuffer};
 use crate::read::MAX_BLOCKS;
 use crate::rules;
 use block::Draft;
@@ -45,24 +46,17 @@ pub use line::Line;
 
 /// A program that becomes a plan.
 #[derive(Clone, Debug)]
-pub struct Program {
-    plan: Plan,
+pub struct CollectiveProgram {
+    plan: ExecutionPlan,
     /// What each block of each rank does so far.
     drafts: Vec<Vec<Draft>>,
     instances: u32,
     made_at: Option<Arc<str>>,
 }
 
-/// A thread block of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlockId {
-    rank: usize,
-    block: usize,
-}
-
 /// The end of a channel that one rank holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Channel {
+pub struct ChannelEnd {
     rank: usize,
     kind: ChannelKind,
     index: u32,
@@ -70,14 +64,14 @@ pub struct Channel {
 
 /// A switch group, as one rank holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Group {
+pub struct SwitchGroupId {
     rank: usize,
     index: u32,
 }
 
 /// A semaphore between the blocks of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Semaphore {
+pub struct BlockSemaphore {
     rank: usize,
     index: u32,
 }
@@ -113,7 +107,7 @@ pub enum BuildError {
     /// The plan is not right, or was not proved so.
     Unproved {
         /// What was found.
-        report: Report,
+        report: CheckReport,
         /// The lines that made the operations of the first finding.
         at: Vec<Line>,
     },
@@ -140,11 +134,11 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-impl Program {
+impl CollectiveProgram {
     /// Begins a program of so many ranks. Its buffers have no chunks yet.
     #[must_use]
     pub fn new(name: &str, collective: &str, ranks: usize) -> Self {
-        let plan = Plan {
+        let plan = ExecutionPlan {
             name: name.to_owned(),
             collective: collective.to_owned(),
             protocol: Protocol::Simple,
@@ -237,45 +231,45 @@ impl Program {
 
     /// Opens the next memory channel from a rank to a peer. It pairs with the peer's next one to
     /// the rank.
-    pub fn memory_channel(&mut self, rank: usize, peer: usize) -> Channel {
+    pub fn memory_channel(&mut self, rank: usize, peer: usize) -> ChannelEnd {
         self.channel(ChannelKind::Memory, rank, peer)
     }
 
     /// Opens the next port channel from a rank to a peer.
-    pub fn port_channel(&mut self, rank: usize, peer: usize) -> Channel {
+    pub fn port_channel(&mut self, rank: usize, peer: usize) -> ChannelEnd {
         self.channel(ChannelKind::Port, rank, peer)
     }
 
-    fn channel(&mut self, kind: ChannelKind, rank: usize, peer: usize) -> Channel {
+    fn channel(&mut self, kind: ChannelKind, rank: usize, peer: usize) -> ChannelEnd {
         let program = &mut self.plan.ranks[rank];
         let channels = match kind {
             ChannelKind::Port => &mut program.port_channels,
             _ => &mut program.memory_channels,
         };
         channels.push(block::narrow(peer));
-        Channel { rank, kind, index: block::narrow(channels.len() - 1) }
+        ChannelEnd { rank, kind, index: block::narrow(channels.len() - 1) }
     }
 
     /// Joins a buffer of several ranks, as `rank` sees it. The order of ranks is that of reduction.
-    pub fn group(&mut self, rank: usize, ranks: &[usize], buffer: Buffer) -> Group {
+    pub fn group(&mut self, rank: usize, ranks: &[usize], buffer: Buffer) -> SwitchGroupId {
         let ranks = ranks.iter().map(|&rank| block::narrow(rank)).collect();
         let groups = &mut self.plan.ranks[rank].switch_groups;
         groups.push(crate::plan::SwitchGroup { buffer, ranks });
-        Group { rank, index: block::narrow(groups.len() - 1) }
+        SwitchGroupId { rank, index: block::narrow(groups.len() - 1) }
     }
 
     /// Makes a semaphore between the blocks of a rank.
-    pub fn semaphore(&mut self, rank: usize, initial: u32) -> Semaphore {
+    pub fn semaphore(&mut self, rank: usize, initial: u32) -> BlockSemaphore {
         let semaphores = &mut self.plan.ranks[rank].semaphores;
         semaphores.push(initial);
-        Semaphore { rank, index: block::narrow(semaphores.len() - 1) }
+        BlockSemaphore { rank, index: block::narrow(semaphores.len() - 1) }
     }
 
     /// Ends the program, and proves it.
     ///
     /// # Errors
     /// What is wrong with the plan.
-    pub fn finish(self) -> Result<Plan, BuildError> {
+    pub fn finish(self) -> Result<ExecutionPlan, BuildError> {
         let lines = self.instances == 1;
         let drafts: Vec<Vec<_>> =
             self.drafts.iter().map(|rank| rank.iter().map(|draft| draft.lines.clone()).collect()).collect();
@@ -298,7 +292,7 @@ impl Program {
     ///
     /// # Errors
     /// Rules that the plan breaks.
-    pub fn finish_unproved(mut self) -> Result<Plan, BuildError> {
+    pub fn finish_unproved(mut self) -> Result<ExecutionPlan, BuildError> {
         for (rank, drafts) in std::mem::take(&mut self.drafts).into_iter().enumerate() {
             self.plan.ranks[rank].blocks = drafts.into_iter().map(Draft::finish).collect();
         }

@@ -32,14 +32,14 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::thread;
 
-use crate::lower::{Action, Lowered, smallest};
-use crate::plan::Plan;
+use crate::lower::{Lowered, StepAction, smallest};
+use crate::plan::ExecutionPlan;
 use crate::problem::Problem;
-use classes::Class;
-use machine::{Machine, Model};
+use classes::SizeClass;
+use machine::{AbstractMachine, Model};
 use memory::{Race, RaceKey};
 pub use redundant::{Redundant, redundant};
-pub use report::{ClassReport, Finding, Kind, Report};
+pub use report::{CheckReport, ClassReport, Finding, FindingKind};
 use rule::{Rule, holds};
 
 /// The most cells of a class that is checked.
@@ -56,12 +56,12 @@ const FURTHER_SCHEDULES: u64 = 4;
 ///
 /// # Errors
 /// Why the plan cannot run at that size, or at any.
-pub fn check(plan: &Plan, message: Option<u64>) -> Result<Report, Vec<Problem>> {
+pub fn check(plan: &ExecutionPlan, message: Option<u64>) -> Result<CheckReport, Vec<Problem>> {
     let classes = match message {
         Some(message) => vec![classes::of_message(plan, message)?],
         None => classes::all(plan)?,
     };
-    Ok(Report {
+    Ok(CheckReport {
         name: plan.name.clone(),
         collective: plan.collective.clone(),
         ranks: plan.ranks.len(),
@@ -70,7 +70,7 @@ pub fn check(plan: &Plan, message: Option<u64>) -> Result<Report, Vec<Problem>> 
 }
 
 /// Checks all classes, two at once, as each takes memory of its own.
-fn check_classes(plan: &Plan, classes: &[Class]) -> Vec<ClassReport> {
+fn check_classes(plan: &ExecutionPlan, classes: &[SizeClass]) -> Vec<ClassReport> {
     let check_from = |first: usize, step: usize| -> Vec<ClassReport> {
         classes.iter().skip(first).step_by(step).map(|class| check_class(plan, class)).collect()
     };
@@ -91,7 +91,7 @@ fn check_classes(plan: &Plan, classes: &[Class]) -> Vec<ClassReport> {
     even.into_iter().flat_map(|report| [Some(report), odd.next()]).flatten().collect()
 }
 
-fn check_class(plan: &Plan, class: &Class) -> ClassReport {
+fn check_class(plan: &ExecutionPlan, class: &SizeClass) -> ClassReport {
     let mut report = class.report();
     let Some(lowered) = &class.lowered else {
         report.extend(class.undecided.iter().cloned());
@@ -124,7 +124,7 @@ fn check_class(plan: &Plan, class: &Class) -> ClassReport {
 }
 
 /// What a run has found, beside what it has reported.
-struct Found {
+struct RunFindings {
     races: Races,
     has_chances: bool,
     /// Whether several threads add to one counter, or take from one.
@@ -133,7 +133,7 @@ struct Found {
     is_cut_short: bool,
 }
 
-impl Found {
+impl RunFindings {
     /// Whether a model in which all know the same or more finds the same: no race, and no chance.
     fn holds_where_more_is_known(&self) -> bool {
         self.races.is_empty() && !self.has_shared_counters && !self.is_stuck && !self.is_cut_short
@@ -141,14 +141,14 @@ impl Found {
 }
 
 /// Runs a plan once, and reports all but races.
-fn run(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Found {
-    let mut machine = Machine::new(lowered, plan.alignment, model);
+fn run(plan: &ExecutionPlan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> RunFindings {
+    let mut machine = AbstractMachine::new(lowered, plan.alignment, model);
     machine.run();
     let races = std::mem::take(&mut machine.memory.races);
     let (has_chances, has_shared_counters) = (!machine.chances.is_empty(), machine.has_shared_counters);
     if machine.is_cut_short {
         report.add(findings::cut_short());
-        return Found { races, has_chances, has_shared_counters, is_stuck: false, is_cut_short: true };
+        return RunFindings { races, has_chances, has_shared_counters, is_stuck: false, is_cut_short: true };
     }
     let stuck = stuck::findings(&machine);
     let is_stuck = stuck.is_some();
@@ -158,11 +158,11 @@ fn run(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -
         report.extend(outcome::balance(&machine));
     }
     report.extend(machine.chances.iter().map(|chance| findings::chance(lowered, chance)));
-    Found { races, has_chances, has_shared_counters, is_stuck, is_cut_short: false }
+    RunFindings { races, has_chances, has_shared_counters, is_stuck, is_cut_short: false }
 }
 
 /// Says that a plan takes more than a check has, if so.
-fn too_large(plan: &Plan, lowered: &Lowered) -> Option<Finding> {
+fn too_large(plan: &ExecutionPlan, lowered: &Lowered) -> Option<Finding> {
     let bytes = lowered.ranks.iter().flat_map(|rank| rank.buffers);
     let cells = bytes.fold(0, usize::saturating_add) / plan.alignment;
     let accesses = lowered.accessed() / plan.alignment;
@@ -181,8 +181,8 @@ fn too_large(plan: &Plan, lowered: &Lowered) -> Option<Finding> {
 
 type Races = BTreeMap<RaceKey, Race>;
 
-fn races_in(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Races {
-    let mut machine = Machine::new(lowered, plan.alignment, model);
+fn races_in(plan: &ExecutionPlan, lowered: &Lowered, model: Model, report: &mut ClassReport) -> Races {
+    let mut machine = AbstractMachine::new(lowered, plan.alignment, model);
     machine.run();
     if machine.is_cut_short {
         report.add(findings::cut_short());
@@ -191,13 +191,13 @@ fn races_in(plan: &Plan, lowered: &Lowered, model: Model, report: &mut ClassRepo
 }
 
 /// Tells races of every executor from those where a block is many threads.
-fn sort_races(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
+fn sort_races(plan: &ExecutionPlan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
     if races.is_empty() {
         return;
     }
     let everywhere = races_in(plan, lowered, Model { one_thread: true, ..Model::STRICT }, report);
     for (key, race) in races {
-        let kind = if everywhere.contains_key(key) { Kind::Race } else { Kind::RaceOnGpu };
+        let kind = if everywhere.contains_key(key) { FindingKind::Race } else { FindingKind::RaceOnGpu };
         report.add(findings::race(plan, lowered, kind, race));
     }
 }
@@ -213,11 +213,11 @@ fn weakest(lowered: &Lowered) -> Model {
 }
 
 /// Adds what is right as this library runs plans, and is not for every executor.
-fn notes(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
+fn notes(plan: &ExecutionPlan, lowered: &Lowered, races: &Races, report: &mut ClassReport) {
     let Model { flushed_end, relaxed_orders, .. } = weakest(lowered);
     let weaker = [
-        (Kind::MissingFlush, Model { flushed_end, ..Model::STRICT }),
-        (Kind::RelaxedOrder, Model { relaxed_orders, ..Model::STRICT }),
+        (FindingKind::MissingFlush, Model { flushed_end, ..Model::STRICT }),
+        (FindingKind::RelaxedOrder, Model { relaxed_orders, ..Model::STRICT }),
     ];
     for (kind, model) in weaker.into_iter().filter(|(_, model)| *model != Model::STRICT) {
         let found = races_in(plan, lowered, model, report);
@@ -227,7 +227,7 @@ fn notes(plan: &Plan, lowered: &Lowered, races: &Races, report: &mut ClassReport
 }
 
 /// Looks for more errors on other schedules, where one does not stand for all.
-fn further_schedules(plan: &Plan, lowered: &Lowered, report: &mut ClassReport, races: &mut Races) {
+fn further_schedules(plan: &ExecutionPlan, lowered: &Lowered, report: &mut ClassReport, races: &mut Races) {
     for seed in 1..=FURTHER_SCHEDULES {
         for (key, race) in run(plan, lowered, Model { seed, ..Model::STRICT }, report).races {
             races.entry(key).or_insert(race);
@@ -236,14 +236,14 @@ fn further_schedules(plan: &Plan, lowered: &Lowered, report: &mut ClassReport, r
 }
 
 fn has_pushes(lowered: &Lowered) -> bool {
-    any_step(lowered, |action| matches!(action, Action::Push { .. }))
+    any_step(lowered, |action| matches!(action, StepAction::Push { .. }))
 }
 
 fn has_relaxed(lowered: &Lowered) -> bool {
-    any_step(lowered, |action| matches!(action, Action::Signal { relaxed: true, .. }))
+    any_step(lowered, |action| matches!(action, StepAction::Signal { relaxed: true, .. }))
 }
 
-fn any_step(lowered: &Lowered, is: impl Fn(&Action) -> bool) -> bool {
+fn any_step(lowered: &Lowered, is: impl Fn(&StepAction) -> bool) -> bool {
     let mut blocks = lowered.ranks.iter().flat_map(|rank| &rank.blocks);
     blocks.any(|block| block.steps.iter().any(|step| is(&step.action)))
 }

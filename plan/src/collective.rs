@@ -1,10 +1,10 @@
 //! The collectives that the format defines: sizes, overlap in place, and results.
 
-use crate::plan::{Buffer, Plan};
+use crate::plan::{Buffer, ExecutionPlan};
 
 /// A collective, as far as the format says what it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Collective {
+pub enum CollectiveKind {
     /// Each rank gets the combination of all inputs.
     AllReduce,
     /// Each rank gets all inputs, in rank order.
@@ -19,10 +19,10 @@ pub enum Collective {
     Other,
 }
 
-impl Collective {
+impl CollectiveKind {
     /// Returns the collective of a plan.
     #[must_use]
-    pub fn of(plan: &Plan) -> Self {
+    pub fn of(plan: &ExecutionPlan) -> Self {
         match plan.collective.as_str() {
             "allreduce" => Self::AllReduce,
             "allgather" => Self::AllGather,

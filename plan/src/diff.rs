@@ -3,7 +3,9 @@
 use std::fmt::Display;
 
 use crate::escape::escaped;
-use crate::plan::{Block, ChannelKind, Operation, Plan, RankProgram, Reference, RemoteBuffer, SwitchGroup};
+use crate::plan::{
+    Block, BlockOperation, ChannelKind, ExecutionPlan, RankProgram, Reference, RemoteBuffer, SwitchGroup,
+};
 use crate::problem::Place;
 use crate::show::reference;
 
@@ -12,7 +14,7 @@ const MAX_DIFFERENCES: usize = 1000;
 
 /// Returns one line for each difference, from the plan as a whole to single operations.
 #[must_use]
-pub fn diff(one: &Plan, other: &Plan) -> Vec<String> {
+pub fn diff(one: &ExecutionPlan, other: &ExecutionPlan) -> Vec<String> {
     let mut found = Vec::new();
     let at = Place::PLAN;
     field(&mut found, at, "name", &escaped(&one.name), &escaped(&other.name));
@@ -49,12 +51,12 @@ fn ranks(found: &mut Vec<String>, rank: usize, one: &RankProgram, other: &RankPr
     field(found, at, "output_chunks", &one.output_chunks, &other.output_chunks);
     field(found, at, "scratch_chunks", &one.scratch_chunks, &other.scratch_chunks);
     let peer = |peer: &u32| format!("to rank {peer}");
-    entries(found, at, "memory channel", (&one.memory_channels, &other.memory_channels), peer);
-    entries(found, at, "port channel", (&one.port_channels, &other.port_channels), peer);
-    entries(found, at, "switch channel", (&one.switch_groups, &other.switch_groups), group);
-    entries(found, at, "remote buffer", (&one.remote_buffers, &other.remote_buffers), remote);
+    entries(found, at, "memory channel", &one.memory_channels, &other.memory_channels, peer);
+    entries(found, at, "port channel", &one.port_channels, &other.port_channels, peer);
+    entries(found, at, "switch channel", &one.switch_groups, &other.switch_groups, group);
+    entries(found, at, "remote buffer", &one.remote_buffers, &other.remote_buffers, remote);
     let value = |value: &u32| format!("of init_value {value}");
-    entries(found, at, "semaphore", (&one.semaphores, &other.semaphores), value);
+    entries(found, at, "semaphore", &one.semaphores, &other.semaphores, value);
     field(found, at, "thread blocks", &one.blocks.len(), &other.blocks.len());
     for (block, (one, other)) in one.blocks.iter().zip(&other.blocks).enumerate() {
         blocks(found, Place::block(rank, block), one, other);
@@ -66,7 +68,8 @@ fn entries<T: PartialEq>(
     found: &mut Vec<String>,
     at: Place,
     what: &str,
-    (one, other): (&[T], &[T]),
+    one: &[T],
+    other: &[T],
     told: impl Fn(&T) -> String,
 ) {
     for index in 0..one.len().max(other.len()) {
@@ -92,23 +95,23 @@ fn remote(remote: &RemoteBuffer) -> String {
 fn blocks(found: &mut Vec<String>, at: Place, one: &Block, other: &Block) {
     let entry = |entry: &u32| format!("is {entry} of the rank");
     for kind in ChannelKind::ALL.iter().copied() {
-        let channels = (one.channels(kind), other.channels(kind));
-        entries(found, at, &format!("{kind} channel"), channels, entry);
-        let buffers = (one.remote_buffers(kind), other.remote_buffers(kind));
-        entries(found, at, &format!("{kind} buffer"), buffers, entry);
+        let what = format!("{kind} channel");
+        entries(found, at, &what, one.channels(kind), other.channels(kind), entry);
+        let what = format!("{kind} buffer");
+        entries(found, at, &what, one.remote_buffers(kind), other.remote_buffers(kind), entry);
     }
     operations(found, at, &one.operations, &other.operations);
 }
 
 /// Compares two lists of operations by their longest common beginning and end: what is between was
 /// changed, added or removed.
-fn operations(found: &mut Vec<String>, at: Place, one: &[Operation], other: &[Operation]) {
+fn operations(found: &mut Vec<String>, at: Place, one: &[BlockOperation], other: &[BlockOperation]) {
     let before = one.iter().zip(other).take_while(|(one, other)| one == other).count();
     let (one, other) = (&one[before..], &other[before..]);
     let after = one.iter().rev().zip(other.iter().rev()).take_while(|(one, other)| one == other).count();
     let (one, other) = (&one[..one.len() - after], &other[..other.len() - after]);
     for index in 0..one.len().max(other.len()) {
-        let place = |operation: &Operation| at.operation(before + index, Some(operation.code));
+        let place = |operation: &BlockOperation| at.operation(before + index, Some(operation.code));
         match (one.get(index), other.get(index)) {
             (Some(one), Some(other)) if one == other => {}
             (Some(one), Some(other)) => {
@@ -133,10 +136,20 @@ fn operations(found: &mut Vec<String>, at: Place, one: &[Operation], other: &[Op
 }
 
 /// Tells an operation and all that belongs to it in one line, but for the operations of a pipeline.
-fn told(operation: &Operation) -> String {
+fn told(operation: &BlockOperation) -> String {
     // Each field is named, so that none is forgotten.
-    let Operation { code, kind, channels, semaphores, barrier, sources, targets, operator, slice, pipeline } =
-        operation;
+    let BlockOperation {
+        code,
+        kind,
+        channels,
+        semaphores,
+        barrier,
+        sources,
+        targets,
+        operator,
+        slice,
+        pipeline,
+    } = operation;
     let references = |list: &[Reference]| list.iter().map(reference).collect::<Vec<_>>().join(" ");
     let numbers = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
     let parts = [

@@ -13,7 +13,7 @@ mod lanes;
 use std::fmt::Write;
 
 use crate::lower::Lowered;
-use crate::plan::Plan;
+use crate::plan::ExecutionPlan;
 use crate::trace::trace;
 
 /// The most steps of all blocks that are drawn.
@@ -30,7 +30,7 @@ const COLOURS: [&str; 8] =
 ///
 /// # Errors
 /// A plan with more operations, or more bytes, than a picture shows.
-pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
+pub fn draw(plan: &ExecutionPlan, lowered: &Lowered) -> Result<String, String> {
     let steps = lowered.steps();
     if steps > MAX_STEPS {
         return Err(format!(
@@ -38,10 +38,10 @@ pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
         ));
     }
     let trace = trace(lowered, plan.alignment)?;
-    let mut canvas = Canvas::default();
+    let mut canvas = SvgCanvas::default();
     let place = if plan.in_place { "in place" } else { "out of place" };
     canvas.text(
-        (20, 30),
+        at(20, 30),
         20,
         "#111",
         &format!("{}: {} of {} ranks", plan.name, plan.collective, plan.ranks.len()),
@@ -50,8 +50,8 @@ pub fn draw(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
         "{place}, protocol {}, {} bytes, chunks of {} bytes; i, o, s: input, output, scratch",
         plan.protocol, lowered.message, lowered.chunk
     );
-    canvas.text((20, 50), 12, "#555", &about);
-    canvas.text((20, 66), 12, "#555", EXAMPLE);
+    canvas.text(at(20, 50), 12, "#555", &about);
+    canvas.text(at(20, 66), 12, "#555", EXAMPLE);
     let below = flow::draw(&mut canvas, lowered, &trace, 96);
     lanes::draw(&mut canvas, plan, lowered, &trace, below + 30);
     Ok(canvas.finish())
@@ -63,21 +63,40 @@ fn colour(rank: usize) -> &'static str {
 
 /// What is drawn so far, and how far it reaches.
 #[derive(Debug, Default)]
-struct Canvas {
+struct SvgCanvas {
     body: String,
     width: usize,
     height: usize,
 }
 
-impl Canvas {
-    fn reach(&mut self, (x, y): (usize, usize)) {
+/// A point of the picture, from its upper left corner.
+#[derive(Clone, Copy, Debug)]
+struct SvgPoint {
+    x: usize,
+    y: usize,
+}
+
+/// Names a point.
+fn at(x: usize, y: usize) -> SvgPoint {
+    SvgPoint { x, y }
+}
+
+/// The width and the height of a rectangle.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    width: usize,
+    height: usize,
+}
+
+impl SvgCanvas {
+    fn reach(&mut self, SvgPoint { x, y }: SvgPoint) {
         self.width = self.width.max(x);
         self.height = self.height.max(y);
     }
 
-    fn text(&mut self, (x, y): (usize, usize), size: usize, fill: &str, text: &str) {
+    fn text(&mut self, SvgPoint { x, y }: SvgPoint, size: usize, fill: &str, text: &str) {
         // Letters are about 0.6 of their size wide.
-        self.reach((x + text.chars().count() * size * 6 / 10, y + size));
+        self.reach(at(x + text.chars().count() * size * 6 / 10, y + size));
         let text = escaped(text);
         let _ = writeln!(
             self.body,
@@ -85,28 +104,28 @@ impl Canvas {
         );
     }
 
-    fn line(&mut self, from: (usize, usize), to: (usize, usize), style: &str, told: &str) {
+    fn line(&mut self, from: SvgPoint, to: SvgPoint, style: &str, told: &str) {
         self.reach(from);
         self.reach(to);
         let _ = writeln!(
             self.body,
             "<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" {style}><title>{}</title></line>",
-            from.0,
-            from.1,
-            to.0,
-            to.1,
+            from.x,
+            from.y,
+            to.x,
+            to.y,
             escaped(told)
         );
     }
 
     fn rectangle(
         &mut self,
-        (x, y): (usize, usize),
-        (width, height): (usize, usize),
+        SvgPoint { x, y }: SvgPoint,
+        Extent { width, height }: Extent,
         style: &str,
         told: &str,
     ) {
-        self.reach((x + width, y + height));
+        self.reach(at(x + width, y + height));
         let told = escaped(told);
         let _ = writeln!(
             self.body,

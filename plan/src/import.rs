@@ -13,9 +13,9 @@ mod xml;
 
 use std::path::Path;
 
-use crate::check::{Kind, Report, check};
-use crate::plan::Plan;
-use crate::problem::{Place, Problem, Refusal};
+use crate::check::{CheckReport, FindingKind, check};
+use crate::plan::ExecutionPlan;
+use crate::problem::{Place, Problem, RefusedPlan};
 use crate::read::load;
 
 /// The slots of a mailbox that are tried one after the other: a program may need more to not wait
@@ -26,18 +26,18 @@ const SLOTS: &[usize] = &[2, 8, usize::MAX];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// The plan.
-    pub plan: Plan,
+    pub plan: ExecutionPlan,
     /// What was found in it.
-    pub report: Report,
+    pub report: CheckReport,
 }
 
 /// Imports a file.
 ///
 /// # Errors
 /// Why it cannot be read, or is no program of MSCCL.
-pub fn import_file(path: &Path) -> Result<Imported, Refusal> {
+pub fn import_file(path: &Path) -> Result<Imported, RefusedPlan> {
     let name = path.display().to_string();
-    let refuse = |what| Refusal { file: name.clone(), problems: vec![Problem::new(Place::PLAN, what)] };
+    let refuse = |what| RefusedPlan { file: name.clone(), problems: vec![Problem::new(Place::PLAN, what)] };
     let text = load(path).map_err(refuse)?;
     import(&name, &text)
 }
@@ -46,8 +46,8 @@ pub fn import_file(path: &Path) -> Result<Imported, Refusal> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn import(file: &str, text: &[u8]) -> Result<Imported, Refusal> {
-    let refuse = |problems| Refusal { file: file.to_owned(), problems };
+pub fn import(file: &str, text: &[u8]) -> Result<Imported, RefusedPlan> {
+    let refuse = |problems| RefusedPlan { file: file.to_owned(), problems };
     let one = |what: String| refuse(vec![Problem::new(Place::PLAN, what)]);
     let text = std::str::from_utf8(text).map_err(|_| one("no UTF-8; save it as UTF-8".to_owned()))?;
     let algorithm = xml::parse(text).map_err(one)?;
@@ -55,7 +55,7 @@ pub fn import(file: &str, text: &[u8]) -> Result<Imported, Refusal> {
     for &slots in SLOTS {
         let plan = lowering::lower(&algorithm, slots).map_err(one)?;
         let report = check(&plan, None).map_err(refuse)?;
-        let is_stuck = report.worst() == Some(Kind::Deadlock);
+        let is_stuck = report.worst() == Some(FindingKind::Deadlock);
         last = Some(Imported { plan, report });
         if !is_stuck {
             break;

@@ -11,10 +11,10 @@ mod schedule;
 
 use std::collections::VecDeque;
 
-use crate::lower::{Action, BlockCode, Cursor, Form, Lowered, Operand, Site, Transfer};
+use crate::lower::{BlockCode, BlockTransfer, Cursor, Form, Lowered, Operand, OperationSite, StepAction};
 use crate::plan::Operator;
-use memory::{Memory, Span};
-pub use schedule::Random;
+use memory::{ByteMemory, ByteSpan};
+pub use schedule::SplitMix64;
 
 /// Combines the second bytes into the first.
 pub type Combine<'a> = &'a dyn Fn(Operator, &mut [u8], &[u8]);
@@ -24,7 +24,7 @@ pub type Inputs<'a> = &'a dyn Fn(usize, u64) -> Vec<u8>;
 
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct InterpretedRun {
     /// The output of each rank and launch.
     pub outputs: Vec<Vec<Vec<u8>>>,
     /// Who waits for what never comes; empty where all ranks ended.
@@ -41,7 +41,7 @@ pub struct Stuck {
     /// The launch that the rank is in.
     pub launch: u64,
     /// The operation that waits.
-    pub site: Site,
+    pub site: OperationSite,
 }
 
 /// Runs a plan for so many launches, on a schedule drawn from `seed`. `unit` is the smallest number
@@ -54,7 +54,7 @@ pub fn run(
     seed: u64,
     inputs: Inputs<'_>,
     combine: Combine<'_>,
-) -> Outcome {
+) -> InterpretedRun {
     let mut machine = Machine::new(lowered, unit, launches, seed, inputs, combine);
     schedule::run(&mut machine);
     machine.outcome()
@@ -65,15 +65,15 @@ struct Machine<'a> {
     lowered: &'a Lowered,
     unit: usize,
     launches: u64,
-    random: Random,
+    random: SplitMix64,
     inputs: Inputs<'a>,
     combine: Combine<'a>,
-    memory: Memory,
-    ranks: Vec<Rank>,
+    memory: ByteMemory,
+    ranks: Vec<RankState>,
 }
 
 /// One rank: what others signal to it, and where it stands.
-struct Rank {
+struct RankState {
     /// The launch that it is in, or that it begins next.
     launch: u64,
     is_running: bool,
@@ -81,9 +81,9 @@ struct Rank {
     semaphores: Vec<u64>,
     /// How many have arrived at each barrier so far.
     arrivals: Vec<u64>,
-    blocks: Vec<Task>,
+    blocks: Vec<BlockState>,
     /// What was pushed and is not done.
-    queue: VecDeque<Trigger>,
+    queue: VecDeque<QueuedTrigger>,
     /// How many were pushed, and by port, the number of the latest.
     pushed: u64,
     latest: Vec<u64>,
@@ -92,7 +92,7 @@ struct Rank {
 
 /// A thread block.
 #[derive(Clone, Default)]
-struct Task {
+struct BlockState {
     cursor: Cursor,
     /// How much of the payload of the step is done.
     done: usize,
@@ -101,8 +101,8 @@ struct Task {
 }
 
 /// What a proxy does next.
-enum Trigger {
-    Copy { from: Span, to: Span },
+enum QueuedTrigger {
+    Copy { from: ByteSpan, to: ByteSpan },
     Signal { peer: usize, counter: usize },
 }
 
@@ -123,13 +123,13 @@ impl<'a> Machine<'a> {
         inputs: Inputs<'a>,
         combine: Combine<'a>,
     ) -> Self {
-        let ranks = lowered.ranks.iter().map(|code| Rank {
+        let ranks = lowered.ranks.iter().map(|code| RankState {
             launch: 1,
             is_running: false,
             signals: vec![0; code.counters.len()],
             semaphores: code.semaphores.iter().map(|&value| u64::from(value)).collect(),
             arrivals: vec![0; code.barriers.len()],
-            blocks: vec![Task::default(); code.blocks.len()],
+            blocks: vec![BlockState::default(); code.blocks.len()],
             queue: VecDeque::new(),
             pushed: 0,
             latest: vec![0; code.ports.len()],
@@ -139,10 +139,10 @@ impl<'a> Machine<'a> {
             lowered,
             unit: unit.max(1),
             launches,
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             inputs,
             combine,
-            memory: Memory::new(lowered),
+            memory: ByteMemory::new(lowered),
             ranks: ranks.collect(),
         }
     }
@@ -173,8 +173,8 @@ impl<'a> Machine<'a> {
                 return false;
             }
             let input = (self.inputs)(rank, state.launch);
-            self.memory.write(Span::of_region(rank, &code.input), &input);
-            state.blocks.fill(Task::default());
+            self.memory.write(ByteSpan::of_region(rank, &code.input), &input);
+            state.blocks.fill(BlockState::default());
             state.is_running = true;
             return true;
         }
@@ -182,7 +182,7 @@ impl<'a> Machine<'a> {
         if !state.queue.is_empty() || blocks.any(|(task, code)| task.cursor.step(code).is_some()) {
             return false;
         }
-        state.outputs.push(self.memory.read(Span::of_region(rank, &code.output)).to_vec());
+        state.outputs.push(self.memory.read(ByteSpan::of_region(rank, &code.output)).to_vec());
         state.launch += 1;
         state.is_running = false;
         true
@@ -191,8 +191,8 @@ impl<'a> Machine<'a> {
     fn proxy_turn(&mut self, rank: usize) -> bool {
         match self.ranks[rank].queue.pop_front() {
             None => return false,
-            Some(Trigger::Copy { from, to }) => self.memory.copy(from, to),
-            Some(Trigger::Signal { peer, counter }) => self.ranks[peer].signals[counter] += 1,
+            Some(QueuedTrigger::Copy { from, to }) => self.memory.copy(from, to),
+            Some(QueuedTrigger::Signal { peer, counter }) => self.ranks[peer].signals[counter] += 1,
         }
         true
     }
@@ -206,43 +206,44 @@ impl<'a> Machine<'a> {
         let task = self.ranks[rank].blocks[block].clone();
         let Some(step) = task.cursor.step(code) else { return false };
         let is_done = match step.action {
-            Action::Fence | Action::Repeat { .. } => true,
-            Action::Barrier { barrier } => match self.meet(rank, block, barrier) {
+            StepAction::Fence | StepAction::Repeat { .. } => true,
+            StepAction::Barrier { barrier } => match self.meet(rank, block, barrier) {
                 Some(is_done) => is_done,
                 None => return false,
             },
-            Action::Acquire { semaphore } => take(&mut self.ranks[rank].semaphores[semaphore]),
-            Action::Wait { counter, .. } => take(&mut self.ranks[rank].signals[counter]),
-            Action::Release { semaphore } => {
+            StepAction::Acquire { semaphore } => take(&mut self.ranks[rank].semaphores[semaphore]),
+            StepAction::Wait { counter, .. } => take(&mut self.ranks[rank].signals[counter]),
+            StepAction::Release { semaphore } => {
                 self.ranks[rank].semaphores[semaphore] += 1;
                 true
             }
-            Action::Signal { peer, counter, .. } => {
+            StepAction::Signal { peer, counter, .. } => {
                 self.ranks[peer].signals[counter] += 1;
                 true
             }
-            Action::Move(transfer) | Action::Await(transfer) => {
+            StepAction::Move(transfer) | StepAction::Await(transfer) => {
                 match self.transfer(rank, block, code, &transfer) {
                     Some(is_done) => is_done,
                     None => return false,
                 }
             }
-            Action::Push { port, transfer } => {
+            StepAction::Push { port, transfer } => {
                 self.push(rank, code, port, &transfer, task.cursor.iteration());
                 true
             }
-            Action::PushSignal { port, peer, counter } => {
-                self.enqueue(rank, port, Trigger::Signal { peer, counter });
+            StepAction::PushSignal { port, peer, counter } => {
+                self.enqueue(rank, port, QueuedTrigger::Signal { peer, counter });
                 true
             }
-            Action::Flush { port } => self.is_flushed(rank, port),
+            StepAction::Flush { port } => self.is_flushed(rank, port),
         };
         if is_done {
             let task = &mut self.ranks[rank].blocks[block];
             task.cursor.advance(code);
             (task.done, task.arrived) = (0, None);
         }
-        is_done || matches!(step.action, Action::Move(_) | Action::Await(_) | Action::Barrier { .. })
+        is_done
+            || matches!(step.action, StepAction::Move(_) | StepAction::Await(_) | StepAction::Barrier { .. })
     }
 
     /// Arrives, or looks whether all have. Returns nothing where the block can only wait.
@@ -259,7 +260,13 @@ impl<'a> Machine<'a> {
     }
 
     /// Moves some units of a transfer. Returns nothing where it can only wait.
-    fn transfer(&mut self, rank: usize, block: usize, code: &BlockCode, transfer: &Transfer) -> Option<bool> {
+    fn transfer(
+        &mut self,
+        rank: usize,
+        block: usize,
+        code: &BlockCode,
+        transfer: &BlockTransfer,
+    ) -> Option<bool> {
         let launch = self.ranks[rank].launch;
         let task = &self.ranks[rank].blocks[block];
         let (first, bytes) = transfer.extent(task.cursor.iteration());
@@ -286,7 +293,7 @@ impl<'a> Machine<'a> {
         &mut self,
         launch: u64,
         code: &BlockCode,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         first: usize,
         bytes: usize,
     ) -> bool {
@@ -307,15 +314,22 @@ impl<'a> Machine<'a> {
         true
     }
 
-    fn push(&mut self, rank: usize, code: &BlockCode, port: usize, transfer: &Transfer, iteration: usize) {
+    fn push(
+        &mut self,
+        rank: usize,
+        code: &BlockCode,
+        port: usize,
+        transfer: &BlockTransfer,
+        iteration: usize,
+    ) {
         let launch = self.ranks[rank].launch;
         let (first, bytes) = transfer.extent(iteration);
         let [from, to] = [code.sources(transfer), code.targets(transfer)]
             .map(|side| self.span(&side[0], first, bytes, launch));
-        self.enqueue(rank, port, Trigger::Copy { from, to });
+        self.enqueue(rank, port, QueuedTrigger::Copy { from, to });
     }
 
-    fn enqueue(&mut self, rank: usize, port: usize, trigger: Trigger) {
+    fn enqueue(&mut self, rank: usize, port: usize, trigger: QueuedTrigger) {
         let state = &mut self.ranks[rank];
         state.pushed += 1;
         state.latest[port] = state.pushed;
@@ -328,13 +342,13 @@ impl<'a> Machine<'a> {
     }
 
     /// Returns where a part of an operand lies. The launch of who accesses picks the half.
-    fn span(&self, operand: &Operand, first: usize, bytes: usize, launch: u64) -> Span {
+    fn span(&self, operand: &Operand, first: usize, bytes: usize, launch: u64) -> ByteSpan {
         let first = self.lowered.place(operand, first, launch);
         let bytes = if operand.form == Form::Packets { 2 * bytes } else { bytes };
-        Span { rank: operand.rank, buffer: operand.buffer, first, bytes }
+        ByteSpan { rank: operand.rank, buffer: operand.buffer, first, bytes }
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> InterpretedRun {
         let mut stuck = Vec::new();
         for (rank, state) in self.ranks.iter().enumerate().filter(|(_, state)| state.is_running) {
             for (block, task) in state.blocks.iter().enumerate() {
@@ -344,7 +358,7 @@ impl<'a> Machine<'a> {
                 }
             }
         }
-        Outcome { outputs: self.ranks.into_iter().map(|rank| rank.outputs).collect(), stuck }
+        InterpretedRun { outputs: self.ranks.into_iter().map(|rank| rank.outputs).collect(), stuck }
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! | step | from, to | place |
 //! |---|---|---|
-//! | read | JSON to a [`Plan`] that keeps every rule of the format | [`read`] |
+//! | read | JSON to an [`ExecutionPlan`] that keeps every rule of the format | [`read`] |
 //! | lower | a plan and a message size to [`Lowered`] records | [`mod@lower`] |
 //! | interpret | records to bytes, slowly, in a drawn order | [`interpret`] |
 //! | check | records to a proof, or to what is wrong | [`mod@check`] |
@@ -41,6 +41,6 @@ pub mod write;
 pub use check::check;
 pub use escape::escaped;
 pub use lower::{Lowered, lower};
-pub use plan::Plan;
-pub use problem::{Place, Problem, Refusal};
+pub use plan::ExecutionPlan;
+pub use problem::{Place, Problem, RefusedPlan};
 pub use senders::senders;

@@ -13,8 +13,8 @@
 //! - **The launch**, from 1 on. It is the flag of packets, and with [`RankCode::half`] other than 0
 //!   it picks the half of scratch: odd launches the first, even ones the second. The rank that
 //!   accesses decides, near and far.
-//! - **The iteration** of a pipeline. [`Cursor`] counts it, [`Transfer::extent`] gives the bytes
-//!   of it, and [`Operand::at`] the offset.
+//! - **The iteration** of a pipeline. [`Cursor`] counts it, [`BlockTransfer::extent`] gives the
+//!   bytes of it, and [`Operand::at`] the offset.
 //!
 //! # What a wait waits for
 //! | action | until |
@@ -33,7 +33,7 @@
 //! A packet stream of b bytes of payload takes 2b bytes: words of 4 bytes of payload and 4 bytes of
 //! flag, little end first. The offset of an operand in packets is that of its first word; word k
 //! has the payload bytes 4k..4k+4. A transfer goes on as packets come in, from the first byte to
-//! the last. A proxy moves packets as plain bytes, so a [`Action::Push`] of them says twice the
+//! the last. A proxy moves packets as plain bytes, so a [`StepAction::Push`] of them says twice the
 //! payload.
 //!
 //! # Order
@@ -49,11 +49,12 @@ mod counters;
 mod operation;
 mod sizes;
 
-use crate::collective::{Collective, Overlap};
-use crate::plan::{Buffer, Operation, Plan, RankProgram};
+use crate::collective::{CollectiveKind, Overlap};
+use crate::plan::{BlockOperation, Buffer, ExecutionPlan, RankProgram};
 use crate::problem::{Place, Problem};
 pub use code::{
-    Action, BlockCode, Counter, Cursor, Form, Lowered, Operand, RankCode, Region, Site, Step, Transfer,
+    BlockCode, BlockTransfer, BufferRange, Counter, Cursor, Form, Lowered, Operand, OperationSite, RankCode,
+    Step, StepAction,
 };
 pub(crate) use counters::Counters;
 use operation::Lowering;
@@ -66,13 +67,13 @@ pub use sizes::{granule, smallest};
 ///
 /// # Errors
 /// All reasons why the plan cannot run at that size.
-pub fn lower(plan: &Plan, message: u64) -> Result<Lowered, Vec<Problem>> {
+pub fn lower(plan: &ExecutionPlan, message: u64) -> Result<Lowered, Vec<Problem>> {
     let sizes = Sizes::of_message(plan, message).map_err(|problem| vec![problem])?;
     lower_sized(plan, &sizes)
 }
 
 /// Compiles a plan for sizes that were found already.
-pub(crate) fn lower_sized(plan: &Plan, sizes: &Sizes) -> Result<Lowered, Vec<Problem>> {
+pub(crate) fn lower_sized(plan: &ExecutionPlan, sizes: &Sizes) -> Result<Lowered, Vec<Problem>> {
     let counters = Counters::of(plan);
     let overlap = overlap(plan, sizes);
     let mut problems = Vec::new();
@@ -90,10 +91,10 @@ pub(crate) fn lower_sized(plan: &Plan, sizes: &Sizes) -> Result<Lowered, Vec<Pro
 }
 
 /// Returns how input and output overlap as the plan is written.
-fn overlap(plan: &Plan, sizes: &Sizes) -> Overlap {
+fn overlap(plan: &ExecutionPlan, sizes: &Sizes) -> Overlap {
     let sizes_agree = sizes.ranks.iter().all(|rank| rank.input == rank.output);
     match plan.in_place {
-        true => Collective::of(plan).overlap(sizes_agree),
+        true => CollectiveKind::of(plan).overlap(sizes_agree),
         false => Overlap::Apart,
     }
 }
@@ -101,7 +102,7 @@ fn overlap(plan: &Plan, sizes: &Sizes) -> Overlap {
 fn lower_rank(lowering: &mut Lowering<'_>) -> RankCode {
     let program = &lowering.plan.ranks[lowering.rank];
     let sizes = &lowering.sizes.ranks[lowering.rank];
-    let region = |buffer, bytes| Region {
+    let region = |buffer, bytes| BufferRange {
         buffer: lowering.overlap.holder(buffer),
         offset: lowering.start_of(lowering.rank, buffer),
         bytes,
@@ -131,7 +132,7 @@ fn lower_rank(lowering: &mut Lowering<'_>) -> RankCode {
 /// Returns the barriers of a rank, ids and parties, in the order of ids.
 fn barrier_ids(program: &RankProgram) -> Vec<(u32, u32)> {
     let mut found = std::collections::BTreeSet::new();
-    let mut visit = |operation: &Operation, _: Place| found.extend(operation.barrier);
+    let mut visit = |operation: &BlockOperation, _: Place| found.extend(operation.barrier);
     for block in &program.blocks {
         crate::problem::each_operation(&block.operations, Place::PLAN, &mut visit);
     }

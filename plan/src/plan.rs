@@ -7,7 +7,7 @@ pub const MAX_RANKS: usize = 256;
 
 /// An execution plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ExecutionPlan {
     /// The name of the algorithm.
     pub name: String,
     /// The name of the collective.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub ranks: Vec<RankProgram>,
 }
 
-impl Plan {
+impl ExecutionPlan {
     /// Returns the operators by which it reduces, each once.
     #[must_use]
     pub fn operators(&self) -> Vec<Operator> {
@@ -44,7 +44,7 @@ impl Plan {
     }
 }
 
-fn note_operators(operations: &[Operation], found: &mut Vec<Operator>) {
+fn note_operators(operations: &[BlockOperation], found: &mut Vec<Operator>) {
     for operation in operations {
         if operation.code.is_reduction() && !found.contains(&operation.operator) {
             found.push(operation.operator);
@@ -122,7 +122,7 @@ pub struct RemoteBuffer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     /// The operations.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<BlockOperation>,
     /// The memory channels that operations name, as indices of the rank's.
     pub memory_channels: Vec<u32>,
     /// The port channels that operations name, as indices of the rank's.
@@ -133,6 +133,13 @@ pub struct Block {
     pub memory_buffers: Vec<u32>,
     /// The remote buffers that operations over port channels name, as indices of the rank's.
     pub port_buffers: Vec<u32>,
+}
+
+/// A thread block of a rank, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockId {
+    pub(crate) rank: usize,
+    pub(crate) block: usize,
 }
 
 impl Block {
@@ -159,7 +166,7 @@ impl Block {
 
 /// One operation. What its name does not use is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct BlockOperation {
     /// What it does.
     pub code: Code,
     /// Over which kind of channel.
@@ -179,10 +186,10 @@ pub struct Operation {
     /// Which part of each reference: part, and of how many.
     pub slice: Option<(u32, u32)>,
     /// The iterations of a pipeline.
-    pub pipeline: Option<Pipeline>,
+    pub pipeline: Option<PipelineLoop>,
 }
 
-impl Operation {
+impl BlockOperation {
     /// Makes an operation that uses nothing.
     #[must_use]
     pub fn new(code: Code) -> Self {
@@ -209,20 +216,20 @@ impl Operation {
 
 /// The body of a pipeline, and how often it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pipeline {
+pub struct PipelineLoop {
     /// The bytes of an iteration.
     pub unit: usize,
     /// The chunks of all iterations together.
     pub chunks: u32,
     /// The operations of an iteration.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<BlockOperation>,
 }
 
 /// A range of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
     /// The holder of the buffer.
-    pub holder: Holder,
+    pub holder: ReferencedBuffer,
     /// The first chunk.
     pub index: u32,
     /// How many chunks.
@@ -231,7 +238,7 @@ pub struct Reference {
 
 /// The buffer of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub enum ReferencedBuffer {
     /// A buffer of the own rank.
     Local(Buffer),
     /// A remote buffer, as an index into the block's of the kind of channel.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::escape::escaped;
-use crate::plan::{Code, Operation};
+use crate::plan::{BlockOperation, Code};
 
 /// Names a place in a plan, as exactly as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,7 +76,11 @@ impl fmt::Display for Place {
 }
 
 /// Visits operations and those of pipelines, with their places.
-pub(crate) fn each_operation(operations: &[Operation], at: Place, visit: &mut impl FnMut(&Operation, Place)) {
+pub(crate) fn each_operation(
+    operations: &[BlockOperation],
+    at: Place,
+    visit: &mut impl FnMut(&BlockOperation, Place),
+) {
     for (index, operation) in operations.iter().enumerate() {
         let at = at.operation(index, Some(operation.code));
         visit(operation, at);
@@ -117,14 +121,14 @@ impl fmt::Display for Problem {
 
 /// Says why a file is no plan that can be run: all that is wrong with it, as far as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RefusedPlan {
     /// The name of the file.
     pub file: String,
     /// What is wrong, at least one thing.
     pub problems: Vec<Problem>,
 }
 
-impl Refusal {
+impl RefusedPlan {
     /// Returns all problems in JSON, in the place of the report that a check would have made.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -137,7 +141,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RefusedPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", escaped(&self.file))?;
         if let Some(first) = self.problems.first() {
@@ -150,4 +154,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RefusedPlan {}

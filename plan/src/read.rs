@@ -1,4 +1,4 @@
-//! From a file to a [`Plan`] that keeps every rule of the format.
+//! From a file to an [`ExecutionPlan`] that keeps every rule of the format.
 //!
 //! A file is parsed level by level, so that each error names its rank, block and operation, and so
 //! that no list is longer than its limit before it is looked into. All errors are reported.
@@ -14,10 +14,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::escape::escaped;
-use crate::plan::{MAX_RANKS, Plan, Protocol};
-use crate::problem::{Place, Problem, Refusal};
+use crate::plan::{ExecutionPlan, MAX_RANKS, Protocol};
+use crate::problem::{Place, Problem, RefusedPlan};
 use crate::rules;
-use fields::{Fields, Reader};
+use fields::{Fields, PlanReader};
 
 /// The largest file, in bytes.
 pub const MAX_FILE: u64 = 100 << 20;
@@ -38,7 +38,7 @@ const MAX_PROBLEMS: usize = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The plan.
-    pub plan: Plan,
+    pub plan: ExecutionPlan,
     /// What was ignored or looks unintended, one line each.
     pub warnings: Vec<String>,
 }
@@ -47,10 +47,12 @@ pub struct Reading {
 ///
 /// # Errors
 /// All that is wrong with the file, or why it cannot be read.
-pub fn read_file(path: &Path) -> Result<Reading, Refusal> {
+pub fn read_file(path: &Path) -> Result<Reading, RefusedPlan> {
     let name = path.display().to_string();
-    let text = load(path)
-        .map_err(|what| Refusal { file: name.clone(), problems: vec![Problem::new(Place::PLAN, what)] })?;
+    let text = load(path).map_err(|what| RefusedPlan {
+        file: name.clone(),
+        problems: vec![Problem::new(Place::PLAN, what)],
+    })?;
     read(&name, &text)
 }
 
@@ -83,12 +85,12 @@ pub(crate) fn load(path: &Path) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// All that is wrong with the text.
-pub fn read(file: &str, text: &[u8]) -> Result<Reading, Refusal> {
-    let mut reader = Reader::new(MAX_ALL_OPERATIONS, MAX_PROBLEMS);
+pub fn read(file: &str, text: &[u8]) -> Result<Reading, RefusedPlan> {
+    let mut reader = PlanReader::new(MAX_ALL_OPERATIONS, MAX_PROBLEMS);
     let plan = plan(&mut reader, text);
     let (mut problems, mut warnings) = reader.finish();
     let Some(plan) = plan.filter(|_| problems.is_empty()) else {
-        return Err(Refusal { file: file.to_owned(), problems });
+        return Err(RefusedPlan { file: file.to_owned(), problems });
     };
     rules::check(&plan, &mut problems, &mut warnings);
     if problems.is_empty() {
@@ -96,11 +98,11 @@ pub fn read(file: &str, text: &[u8]) -> Result<Reading, Refusal> {
         return Ok(Reading { plan, warnings });
     }
     problems.truncate(MAX_PROBLEMS);
-    Err(Refusal { file: file.to_owned(), problems })
+    Err(RefusedPlan { file: file.to_owned(), problems })
 }
 
 /// Reads the top level and all below. Returns nothing where a problem hides the rest.
-fn plan(reader: &mut Reader, text: &[u8]) -> Option<Plan> {
+fn plan(reader: &mut PlanReader, text: &[u8]) -> Option<ExecutionPlan> {
     let at = Place::PLAN;
     let text = match std::str::from_utf8(text) {
         Ok(text) => text.trim_start_matches('\u{feff}'),
@@ -126,7 +128,7 @@ fn plan(reader: &mut Reader, text: &[u8]) -> Option<Plan> {
             Vec::new()
         }
     };
-    let mut plan = Plan {
+    let mut plan = ExecutionPlan {
         name: reader.need(&mut fields, at, "name"),
         collective: reader.need(&mut fields, at, "collective"),
         protocol: reader

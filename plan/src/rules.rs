@@ -7,9 +7,9 @@ pub(crate) mod pipelines;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::collective::Collective;
+use crate::collective::CollectiveKind;
 use crate::lower::{Sizes, granule, wrap_of};
-use crate::plan::{Block, ChannelKind, Code, Operation, Plan, Protocol, RankProgram};
+use crate::plan::{Block, BlockOperation, ChannelKind, Code, ExecutionPlan, Protocol, RankProgram};
 use crate::problem::{Place, Problem, each_operation};
 
 /// The largest unit of divisions, in bytes.
@@ -25,7 +25,7 @@ const PAYLOAD: usize = 4;
 const MAX_PLACES: usize = 1 << 22;
 
 /// Notes what breaks a rule, and what looks unintended.
-pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec<String>) {
+pub(crate) fn check(plan: &ExecutionPlan, problems: &mut Vec<Problem>, warnings: &mut Vec<String>) {
     if plan.ranks.is_empty() {
         problems.push(Problem::new(Place::PLAN, "`gpus` is empty; give one entry per rank"));
     }
@@ -48,7 +48,7 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
         for (index, block) in program.blocks.iter().enumerate() {
             let at = Place::block(rank, index);
             entries(program, block, at, problems);
-            operations(plan, (program, block), &block.operations, at, problems, &mut told);
+            operations(plan, program, block, at, problems, &mut told);
         }
     }
     if let Some(granule) = granule(plan).filter(|_| plan.min_message <= plan.max_message)
@@ -61,7 +61,7 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
         problems.push(Problem::new(Place::PLAN, what));
     }
     let has_chunks = plan.ranks.iter().any(|rank| rank.input_chunks > 0 || rank.output_chunks > 0);
-    if Collective::of(plan) != Collective::Other && !has_chunks && !plan.ranks.is_empty() {
+    if CollectiveKind::of(plan) != CollectiveKind::Other && !has_chunks && !plan.ranks.is_empty() {
         let collective = &plan.collective;
         let what = format!(
             "no rank has chunks of input or output, so nothing is left of {collective}; give `input_chunks` or `output_chunks`"
@@ -84,7 +84,7 @@ pub(crate) fn check(plan: &Plan, problems: &mut Vec<Problem>, warnings: &mut Vec
 }
 
 /// Channels and remote buffers name other ranks of the plan.
-fn peers(plan: &Plan, rank: usize, program: &RankProgram, problems: &mut Vec<Problem>) {
+fn peers(plan: &ExecutionPlan, rank: usize, program: &RankProgram, problems: &mut Vec<Problem>) {
     let at = Place::rank(rank);
     let mut check = |what: &str, peer: u32| {
         let peer = peer as usize;
@@ -149,16 +149,15 @@ fn barriers(rank: usize, program: &RankProgram, problems: &mut Vec<Problem>) {
 }
 
 fn operations(
-    plan: &Plan,
-    of: (&RankProgram, &Block),
-    list: &[Operation],
+    plan: &ExecutionPlan,
+    program: &RankProgram,
+    block: &Block,
     at: Place,
     problems: &mut Vec<Problem>,
     warnings: &mut BTreeSet<String>,
 ) {
     let mut found = |at, what: String| problems.push(Problem::new(at, what));
-    each_operation(list, at, &mut |operation, at| {
-        let (program, block) = of;
+    each_operation(&block.operations, at, &mut |operation, at| {
         channels(operation, block, &mut |what| found(at, what));
         if let Some(id) = operation.semaphores.iter().find(|&&id| id as usize >= program.semaphores.len()) {
             found(at, format!("semaphore {id} of {}; name one there is", program.semaphores.len()));
@@ -191,11 +190,11 @@ fn operations(
 }
 
 /// Counts the places that operations name.
-fn places(plan: &Plan) -> usize {
+fn places(plan: &ExecutionPlan) -> usize {
     let mut count: usize = 0;
     for program in &plan.ranks {
         let largest = program.switch_groups.iter().map(|group| group.ranks.len()).max().unwrap_or(1);
-        let mut visit = |operation: &Operation, _: Place| {
+        let mut visit = |operation: &BlockOperation, _: Place| {
             let places = operation.sources.len() + operation.targets.len();
             let each = if operation.kind == Some(ChannelKind::Switch) { largest } else { 1 };
             count = count.saturating_add(places * each);
@@ -208,7 +207,7 @@ fn places(plan: &Plan) -> usize {
 }
 
 /// Operations name channels of their kind that their block lists.
-fn channels(operation: &Operation, block: &Block, found: &mut impl FnMut(String)) {
+fn channels(operation: &BlockOperation, block: &Block, found: &mut impl FnMut(String)) {
     let allowed: &[ChannelKind] = match operation.code {
         Code::Signal | Code::Wait | Code::PutWithSignal => &[ChannelKind::Memory, ChannelKind::Port],
         Code::RelaxedSignal | Code::RelaxedWait => &[ChannelKind::Memory],
@@ -237,10 +236,10 @@ fn channels(operation: &Operation, block: &Block, found: &mut impl FnMut(String)
 }
 
 /// Warns of pipelines whose units do not fit what scratch wraps in.
-fn units(plan: &Plan, warnings: &mut BTreeSet<String>) {
+fn units(plan: &ExecutionPlan, warnings: &mut BTreeSet<String>) {
     for (rank, program) in plan.ranks.iter().enumerate() {
         let wrap = wrap_of(plan, program);
-        let mut visit = |operation: &Operation, at: Place| {
+        let mut visit = |operation: &BlockOperation, at: Place| {
             let units = operation.pipeline.as_ref().map(|pipeline| pipeline.unit);
             if let Some(unit) = units.filter(|unit| wrap < usize::MAX && !wrap.is_multiple_of(*unit)) {
                 let what = if unit > wrap { "is larger than" } else { "does not divide" };
@@ -256,7 +255,7 @@ fn units(plan: &Plan, warnings: &mut BTreeSet<String>) {
 }
 
 /// Warns where buffers of the smallest message are larger than MSCCL++ takes.
-fn sizes(plan: &Plan, warnings: &mut BTreeSet<String>) {
+fn sizes(plan: &ExecutionPlan, warnings: &mut BTreeSet<String>) {
     let Some(least) =
         granule(plan).and_then(|granule| plan.min_message.max(1).checked_next_multiple_of(granule))
     else {
@@ -273,7 +272,7 @@ fn sizes(plan: &Plan, warnings: &mut BTreeSet<String>) {
 }
 
 /// Warns where the counts of chunks do not fit the collective.
-fn ratios(plan: &Plan, warnings: &mut BTreeSet<String>) {
+fn ratios(plan: &ExecutionPlan, warnings: &mut BTreeSet<String>) {
     let ranks = plan.ranks.len() as u64;
     for program in &plan.ranks {
         let (input, output) = (u64::from(program.input_chunks), u64::from(program.output_chunks));

@@ -1,9 +1,9 @@
 //! Whose input each rank gets by a sendrecv: the format leaves that to the plan.
 
-use crate::collective::Collective;
+use crate::collective::CollectiveKind;
 use crate::interpret;
 use crate::lower::{Sizes, lower_sized, slices};
-use crate::plan::{Operator, Plan};
+use crate::plan::{ExecutionPlan, Operator};
 
 /// The most bytes of all buffers, and the most steps of all blocks, that are looked at.
 const MAX_BYTES: usize = 1 << 28;
@@ -12,8 +12,8 @@ const MAX_STEPS: usize = 4_000_000;
 /// Returns, by rank, whose input it gets by `plan`. `None` where that is not a sendrecv, does not
 /// give each rank the whole input of one rank, or is too large to look at.
 #[must_use]
-pub fn senders(plan: &Plan) -> Option<Vec<usize>> {
-    if Collective::of(plan) != Collective::SendRecv {
+pub fn senders(plan: &ExecutionPlan) -> Option<Vec<usize>> {
+    if CollectiveKind::of(plan) != CollectiveKind::SendRecv {
         return None;
     }
     // The limits of a plan change nothing of it, and may ask for any amount of memory.
@@ -38,11 +38,11 @@ pub fn senders(plan: &Plan) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::senders;
-    use crate::build::Program;
+    use crate::build::CollectiveProgram;
 
     #[test]
     fn each_rank_has_the_input_that_the_plan_sends_it() {
-        let mut program = Program::new("swaps", "sendrecv", 4).chunks(1, 1, 0);
+        let mut program = CollectiveProgram::new("swaps", "sendrecv", 4).chunks(1, 1, 0);
         for rank in 0..4 {
             let (block, peer) = (program.block(rank), rank ^ 2);
             let channel = program.memory_channel(rank, peer);
@@ -51,13 +51,14 @@ mod tests {
             program.wait(block, channel).unwrap();
         }
         assert_eq!(senders(&program.finish_unproved().unwrap()), Some(vec![2, 3, 0, 1]));
-        let mut program = Program::new("large", "sendrecv", 2).chunks(1, 1, 0).limits(1 << 50, u64::MAX);
+        let mut program =
+            CollectiveProgram::new("large", "sendrecv", 2).chunks(1, 1, 0).limits(1 << 50, u64::MAX);
         for rank in 0..2 {
             let block = program.block(rank);
             program.put(block, program.input(rank, 0..1), program.output(1 - rank, 0..1)).unwrap();
         }
         assert_eq!(senders(&program.finish_unproved().unwrap()), Some(vec![1, 0]));
-        let mut none = Program::new("none", "allreduce", 2).chunks(1, 1, 0);
+        let mut none = CollectiveProgram::new("none", "allreduce", 2).chunks(1, 1, 0);
         none.block(0);
         assert_eq!(senders(&none.finish_unproved().unwrap()), None);
     }

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use crate::escape::escaped;
 use crate::lower::{Lowered, granule};
-use crate::plan::{Block, Holder, Operation, Plan, Reference};
+use crate::plan::{Block, BlockOperation, ExecutionPlan, Reference, ReferencedBuffer};
 use crate::problem::Place;
-use crate::trace::{Movement, Ranks, Span, Trace, trace};
+use crate::trace::{Movement, PayloadSpan, Ranks, Trace, trace};
 
 /// The most transfers of a step that are told one by one.
 const MAX_TOLD: usize = 64;
@@ -16,7 +16,7 @@ const MAX_TOLD: usize = 64;
 ///
 /// # Errors
 /// A plan that moves more, at this size, than is followed.
-pub fn show(plan: &Plan, lowered: &Lowered) -> Result<String, String> {
+pub fn show(plan: &ExecutionPlan, lowered: &Lowered) -> Result<String, String> {
     let mut text = header(plan, lowered);
     let trace = trace(lowered, plan.alignment)?;
     let steps = by_step(&trace);
@@ -54,7 +54,7 @@ pub(crate) fn by_step(trace: &Trace) -> BTreeMap<usize, Pairs> {
     steps
 }
 
-fn header(plan: &Plan, lowered: &Lowered) -> String {
+fn header(plan: &ExecutionPlan, lowered: &Lowered) -> String {
     let mut text = String::new();
     let blocks = plan.ranks.iter().map(|rank| rank.blocks.len()).max().unwrap_or(0);
     let rank = &plan.ranks[0];
@@ -78,9 +78,10 @@ fn header(plan: &Plan, lowered: &Lowered) -> String {
 }
 
 /// Counts operations by name.
-fn counts(plan: &Plan) -> String {
+fn counts(plan: &ExecutionPlan) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut count = |operation: &Operation, _: Place| *counts.entry(operation.code.name()).or_default() += 1;
+    let mut count =
+        |operation: &BlockOperation, _: Place| *counts.entry(operation.code.name()).or_default() += 1;
     for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {
         crate::problem::each_operation(&block.operations, Place::PLAN, &mut count);
     }
@@ -120,12 +121,14 @@ fn joined(movements: &[Movement]) -> Vec<Movement> {
 }
 
 fn follows(last: &Movement, next: &Movement) -> bool {
-    let after = |one: Span, other: Span| one.buffer == other.buffer && one.first + one.bytes == other.first;
+    let after = |one: PayloadSpan, other: PayloadSpan| {
+        one.buffer == other.buffer && one.first + one.bytes == other.first
+    };
     last.ranks == next.ranks && after(last.from, next.from) && after(last.to, next.to)
 }
 
 /// Names a range by its chunks, such as `i[0..2]`; a part of a chunk by its bytes.
-pub(crate) fn chunks(lowered: &Lowered, span: Span) -> String {
+pub(crate) fn chunks(lowered: &Lowered, span: PayloadSpan) -> String {
     let chunk = lowered.chunk.max(1);
     let (first, last) = (span.first, span.first + span.bytes);
     match (first % chunk, last % chunk) {
@@ -152,15 +155,15 @@ pub(crate) fn reference(of: &Reference) -> String {
         size => format!("[{}..{}]", of.index, u64::from(of.index) + u64::from(size)),
     };
     match of.holder {
-        Holder::Local(buffer) => format!("{buffer}{range}"),
-        Holder::Remote(id) => format!("remote {id}{range}"),
-        Holder::Switch(id) => format!("group {id}{range}"),
+        ReferencedBuffer::Local(buffer) => format!("{buffer}{range}"),
+        ReferencedBuffer::Remote(id) => format!("remote {id}{range}"),
+        ReferencedBuffer::Switch(id) => format!("group {id}{range}"),
     }
 }
 
 /// Lists the operations of every block, a line each.
 #[must_use]
-pub fn listing(plan: &Plan) -> String {
+pub fn listing(plan: &ExecutionPlan) -> String {
     let mut text = String::new();
     for (rank, program) in plan.ranks.iter().enumerate() {
         for (index, block) in program.blocks.iter().enumerate() {
@@ -171,7 +174,14 @@ pub fn listing(plan: &Plan) -> String {
     text
 }
 
-fn lines(text: &mut String, plan: &Plan, rank: usize, block: &Block, operations: &[Operation], indent: &str) {
+fn lines(
+    text: &mut String,
+    plan: &ExecutionPlan,
+    rank: usize,
+    block: &Block,
+    operations: &[BlockOperation],
+    indent: &str,
+) {
     for (index, operation) in operations.iter().enumerate() {
         let _ = writeln!(text, "{indent}{index} {}", line(plan, rank, block, operation));
         lines(text, plan, rank, block, operation.inner(), &format!("{indent}  "));
@@ -179,13 +189,13 @@ fn lines(text: &mut String, plan: &Plan, rank: usize, block: &Block, operations:
 }
 
 /// Tells an operation with the ranks that it talks to.
-pub(crate) fn line(plan: &Plan, rank: usize, block: &Block, operation: &Operation) -> String {
+pub(crate) fn line(plan: &ExecutionPlan, rank: usize, block: &Block, operation: &BlockOperation) -> String {
     let program = &plan.ranks[rank];
     let mut parts = vec![operation.code.name().to_owned()];
     let named = |of: &Reference| match (of.holder, operation.kind) {
-        (Holder::Remote(id), Some(kind)) => {
+        (ReferencedBuffer::Remote(id), Some(kind)) => {
             let remote = &program.remote_buffers[block.remote_buffers(kind)[id as usize] as usize];
-            let local = Reference { holder: Holder::Local(remote.buffer), ..*of };
+            let local = Reference { holder: ReferencedBuffer::Local(remote.buffer), ..*of };
             format!("{} of rank {}", reference(&local), remote.rank)
         }
         _ => reference(of),

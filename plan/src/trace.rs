@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::lower::{Action, BlockCode, Cursor, Form, Lowered, Operand, Site, Transfer};
+use crate::lower::{BlockCode, BlockTransfer, Cursor, Form, Lowered, Operand, OperationSite, StepAction};
 use crate::plan::{Buffer, MAX_RANKS};
 
 /// The most units that a trace follows, as buffers have them and as steps move them.
@@ -36,7 +36,7 @@ impl Ranks {
 /// What happened in a launch. Events come in an order in which each comes after its causes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<TracedStep>,
     /// The end of the last event.
     pub(crate) end: usize,
     /// Whether some blocks wait for ever.
@@ -45,12 +45,12 @@ pub(crate) struct Trace {
 
 /// A step of a block or of a proxy.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub(crate) struct TracedStep {
     pub(crate) rank: usize,
     pub(crate) block: usize,
     pub(crate) by_proxy: bool,
-    pub(crate) site: Site,
-    pub(crate) action: Action,
+    pub(crate) site: OperationSite,
+    pub(crate) action: StepAction,
     /// When it was ready to begin, and when it was done.
     pub(crate) ready: usize,
     pub(crate) end: usize,
@@ -62,8 +62,8 @@ pub(crate) struct Event {
 /// Bytes that one event moves between two places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Movement {
-    pub(crate) from: Span,
-    pub(crate) to: Span,
+    pub(crate) from: PayloadSpan,
+    pub(crate) to: PayloadSpan,
     /// The ranks whose inputs the bytes combine, and over how many hops between ranks they came.
     pub(crate) ranks: Ranks,
     pub(crate) hop: usize,
@@ -71,7 +71,7 @@ pub(crate) struct Movement {
 
 /// A range of a buffer: of payload, where it holds packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span {
+pub(crate) struct PayloadSpan {
     pub(crate) rank: usize,
     pub(crate) buffer: Buffer,
     pub(crate) first: usize,
@@ -91,7 +91,7 @@ struct Tracer<'a> {
     unit: usize,
     trace: Trace,
     memory: BTreeMap<(usize, Buffer, usize), Held>,
-    blocks: Vec<Vec<Task>>,
+    blocks: Vec<Vec<BlockProgress>>,
     signals: BTreeMap<(usize, usize), VecDeque<usize>>,
     /// What is left of the initial values of semaphores, and the events that have added to them.
     semaphores: BTreeMap<(usize, usize), (u32, VecDeque<usize>)>,
@@ -102,7 +102,7 @@ struct Tracer<'a> {
 }
 
 #[derive(Clone, Default)]
-struct Task {
+struct BlockProgress {
     cursor: Cursor,
     time: usize,
     arrival: Option<usize>,
@@ -130,7 +130,7 @@ pub(crate) fn trace(lowered: &Lowered, unit: usize) -> Result<Trace, String> {
         unit: unit.max(1),
         trace: Trace::default(),
         memory: BTreeMap::new(),
-        blocks: lowered.ranks.iter().map(|code| vec![Task::default(); code.blocks.len()]).collect(),
+        blocks: lowered.ranks.iter().map(|code| vec![BlockProgress::default(); code.blocks.len()]).collect(),
         signals: BTreeMap::new(),
         semaphores: semaphores.collect(),
         arrivals: BTreeMap::new(),
@@ -180,14 +180,14 @@ impl Tracer<'_> {
         let Some(causes) = self.causes(rank, block, code, &step.action, iteration) else { return false };
         let ready =
             causes.iter().map(|&cause| self.trace.events[cause].end).max().unwrap_or(0).max(task.time);
-        let event = Event {
+        let event = TracedStep {
             rank,
             block,
             by_proxy: false,
             site: code.sites[step.site],
             action: step.action,
             ready,
-            end: ready + usize::from(step.action != Action::Fence),
+            end: ready + usize::from(step.action != StepAction::Fence),
             causes,
             movements: Vec::new(),
         };
@@ -208,14 +208,14 @@ impl Tracer<'_> {
         rank: usize,
         block: usize,
         code: &BlockCode,
-        action: &Action,
+        action: &StepAction,
         iteration: usize,
     ) -> Option<Vec<usize>> {
         match *action {
-            Action::Wait { counter, .. } => {
+            StepAction::Wait { counter, .. } => {
                 self.signals.get_mut(&(rank, counter))?.pop_front().map(|cause| vec![cause])
             }
-            Action::Acquire { semaphore } => {
+            StepAction::Acquire { semaphore } => {
                 let (initial, added) = self.semaphores.get_mut(&(rank, semaphore))?;
                 if *initial > 0 {
                     *initial -= 1;
@@ -223,11 +223,11 @@ impl Tracer<'_> {
                 }
                 added.pop_front().map(|cause| vec![cause])
             }
-            Action::Barrier { barrier } => self.meet(rank, block, barrier),
-            Action::Move(transfer) | Action::Await(transfer) => {
+            StepAction::Barrier { barrier } => self.meet(rank, block, barrier),
+            StepAction::Move(transfer) | StepAction::Await(transfer) => {
                 self.packets(rank, code, &transfer, iteration)
             }
-            Action::Flush { port } => Some(self.ports.get(&(rank, port)).copied().into_iter().collect()),
+            StepAction::Flush { port } => Some(self.ports.get(&(rank, port)).copied().into_iter().collect()),
             _ => Some(Vec::new()),
         }
     }
@@ -250,7 +250,7 @@ impl Tracer<'_> {
         &self,
         rank: usize,
         code: &BlockCode,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         iteration: usize,
     ) -> Option<Vec<usize>> {
         let mut causes = Vec::new();
@@ -268,20 +268,20 @@ impl Tracer<'_> {
         Some(causes)
     }
 
-    fn effects(&mut self, index: usize, code: &BlockCode, event: &Event, iteration: usize) {
+    fn effects(&mut self, index: usize, code: &BlockCode, event: &TracedStep, iteration: usize) {
         match event.action {
-            Action::Signal { peer, counter, .. } => {
+            StepAction::Signal { peer, counter, .. } => {
                 self.signals.entry((peer, counter)).or_default().push_back(index);
             }
-            Action::Release { semaphore } => {
+            StepAction::Release { semaphore } => {
                 self.semaphores.entry((event.rank, semaphore)).or_default().1.push_back(index);
             }
-            Action::Move(transfer) => self.moves(index, code, &transfer, iteration),
-            Action::Push { port, transfer } => {
+            StepAction::Move(transfer) => self.moves(index, code, &transfer, iteration),
+            StepAction::Push { port, transfer } => {
                 let pushed = self.proxied(index, event, port);
                 self.moves(pushed, code, &transfer, iteration);
             }
-            Action::PushSignal { port, peer, counter } => {
+            StepAction::PushSignal { port, peer, counter } => {
                 let pushed = self.proxied(index, event, port);
                 self.signals.entry((peer, counter)).or_default().push_back(pushed);
             }
@@ -290,9 +290,9 @@ impl Tracer<'_> {
     }
 
     /// Adds the event of the proxy that does what was pushed.
-    fn proxied(&mut self, index: usize, event: &Event, port: usize) -> usize {
+    fn proxied(&mut self, index: usize, event: &TracedStep, port: usize) -> usize {
         let ready = event.end.max(self.proxies[event.rank]);
-        let of_proxy = Event {
+        let of_proxy = TracedStep {
             by_proxy: true,
             ready,
             end: ready + 1,
@@ -309,7 +309,7 @@ impl Tracer<'_> {
 
     /// Notes what moves in an event. What a rank reads from others and writes to others has come to
     /// the rank in between, in one hop, and leaves it in another.
-    fn moves(&mut self, index: usize, code: &BlockCode, transfer: &Transfer, iteration: usize) {
+    fn moves(&mut self, index: usize, code: &BlockCode, transfer: &BlockTransfer, iteration: usize) {
         let (first, bytes) = transfer.extent(iteration);
         let event = &self.trace.events[index];
         let is_raw = event.by_proxy && event.site.code.is_of_packets();
@@ -381,12 +381,12 @@ impl Tracer<'_> {
 
     /// Returns the payload that an operand covers. What a proxy copies of packets is raw: half of
     /// it is payload.
-    fn span(&self, operand: &Operand, first: usize, bytes: usize, is_raw: bool) -> Span {
+    fn span(&self, operand: &Operand, first: usize, bytes: usize, is_raw: bool) -> PayloadSpan {
         let (rank, buffer, at) = (operand.rank, operand.buffer, operand.at(first));
         match operand.form {
-            Form::Packets => Span { rank, buffer, first: at / 2, bytes },
-            Form::Plain if is_raw => Span { rank, buffer, first: at / 2, bytes: bytes / 2 },
-            Form::Plain => Span { rank, buffer, first: at, bytes },
+            Form::Packets => PayloadSpan { rank, buffer, first: at / 2, bytes },
+            Form::Plain if is_raw => PayloadSpan { rank, buffer, first: at / 2, bytes: bytes / 2 },
+            Form::Plain => PayloadSpan { rank, buffer, first: at, bytes },
         }
     }
 }

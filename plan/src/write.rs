@@ -2,11 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::plan::{Block, ChannelKind, Code, Holder, Operation, Plan, RankProgram, Reference, SwitchGroup};
+use crate::plan::{
+    Block, BlockOperation, ChannelKind, Code, ExecutionPlan, RankProgram, Reference, ReferencedBuffer,
+    SwitchGroup,
+};
 
 /// Writes a plan in one line.
 #[must_use]
-pub fn write(plan: &Plan) -> String {
+pub fn write(plan: &ExecutionPlan) -> String {
     let ranks = plan.ranks.iter().enumerate();
     let mut text = json!({
         "name": plan.name,
@@ -77,7 +80,7 @@ fn block(rank: &RankProgram, id: usize, block: &Block) -> Value {
     })
 }
 
-fn operation(rank: &RankProgram, block: &Block, of: &Operation) -> Value {
+fn operation(rank: &RankProgram, block: &Block, of: &BlockOperation) -> Value {
     let mut fields = Map::new();
     let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
     set("name", json!(of.code.name()));
@@ -117,7 +120,12 @@ fn operation(rank: &RankProgram, block: &Block, of: &Operation) -> Value {
 }
 
 /// Writes the operands of `glre`, which has fields of its own.
-fn group_load_reduce(rank: &RankProgram, block: &Block, of: &Operation, set: &mut impl FnMut(&str, Value)) {
+fn group_load_reduce(
+    rank: &RankProgram,
+    block: &Block,
+    of: &BlockOperation,
+    set: &mut impl FnMut(&str, Value),
+) {
     let group = of.channels.first().and_then(|&id| block.switch_groups.get(id as usize));
     let group = group.and_then(|&id| rank.switch_groups.get(id as usize));
     if let (Some(group), Some(source), Some(target)) = (group, of.sources.first(), of.targets.first()) {
@@ -131,8 +139,8 @@ fn group_load_reduce(rank: &RankProgram, block: &Block, of: &Operation, set: &mu
 fn reference(of: &Reference) -> Value {
     let (index, size) = (of.index, of.size);
     match of.holder {
-        Holder::Local(buffer) => json!({"type": buffer.name(), "index": index, "size": size}),
-        Holder::Remote(id) => json!({"buffer_id": id, "index": index, "size": size}),
-        Holder::Switch(id) => json!({"switch_channel_id": id, "index": index, "size": size}),
+        ReferencedBuffer::Local(buffer) => json!({"type": buffer.name(), "index": index, "size": size}),
+        ReferencedBuffer::Remote(id) => json!({"buffer_id": id, "index": index, "size": size}),
+        ReferencedBuffer::Switch(id) => json!({"switch_channel_id": id, "index": index, "size": size}),
     }
 }

@@ -245,7 +245,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> FifoLane<H, S> {
     fn serve_untimed<T: Handler>(&mut self, limit: u64, handler: &mut T) -> u64 {
         let fifo = self.fifo;
         let popped = self.consumer.serve_batch(limit, |header, position, trigger| {
-            settle(fifo, Site { header, position }, trigger, handler, |handler| {
+            settle(fifo, TriggerPlace { header, position }, trigger, handler, |handler| {
                 handler.handle(fifo, &trigger)
             })
         });
@@ -259,7 +259,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> FifoLane<H, S> {
     fn serve_timed<T: Handler>(&mut self, handler: &mut T) -> u64 {
         let fifo = self.fifo;
         let popped = self.consumer.serve_batch(1, |header, position, trigger| {
-            let site = Site { header, position };
+            let site = TriggerPlace { header, position };
             settle(fifo, site, trigger, handler, |handler| execute_timed(fifo, site, trigger, handler))
         });
         self.untimed = popped * u64::from(SAMPLE_EVERY - 1);
@@ -279,7 +279,7 @@ impl<H: Deref<Target = FifoHeader>, S: Deref<Target = [Slot]>> FifoLane<H, S> {
 
 /// Where a trigger was found. Two words, so that it is passed in registers.
 #[derive(Clone, Copy)]
-struct Site<'h> {
+struct TriggerPlace<'h> {
     header: &'h FifoHeader,
     position: u64,
 }
@@ -289,7 +289,7 @@ struct Site<'h> {
 #[inline(always)]
 fn settle<T: Handler>(
     fifo: usize,
-    site: Site<'_>,
+    site: TriggerPlace<'_>,
     trigger: Trigger,
     handler: &mut T,
     execute: impl FnOnce(&mut T) -> Result<(), TriggerRefusal>,
@@ -313,7 +313,7 @@ fn settle<T: Handler>(
 #[inline(never)]
 fn execute_timed<T: Handler>(
     fifo: usize,
-    site: Site<'_>,
+    site: TriggerPlace<'_>,
     trigger: Trigger,
     handler: &mut T,
 ) -> Result<(), TriggerRefusal> {
@@ -326,7 +326,7 @@ fn execute_timed<T: Handler>(
 
 #[cold]
 #[inline(never)]
-fn refuse_or_skip<T: Handler>(fifo: usize, site: Site<'_>, trigger: Trigger, handler: &mut T) {
+fn refuse_or_skip<T: Handler>(fifo: usize, site: TriggerPlace<'_>, trigger: Trigger, handler: &mut T) {
     if is_abandoned(&trigger) {
         bump(&site.header.service.skipped);
     } else {
@@ -339,7 +339,7 @@ fn refuse_or_skip<T: Handler>(fifo: usize, site: Site<'_>, trigger: Trigger, han
 #[inline(never)]
 fn refuse<T: Handler>(
     fifo: usize,
-    site: Site<'_>,
+    site: TriggerPlace<'_>,
     trigger: Trigger,
     refusal: TriggerRefusal,
     handler: &mut T,

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shmccl::plan::collective::Collective;
-use shmccl::plan::{Plan, read};
+use shmccl::plan::collective::CollectiveKind;
+use shmccl::plan::{ExecutionPlan, read};
 
 /// A plan, and its smallest size.
 pub(crate) struct Listed {
     pub(crate) name: String,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: Arc<ExecutionPlan>,
     pub(crate) smallest: u64,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn of_ranks(n_ranks: u32) -> Vec<Listed> {
         }
         let name = format!("{section}/{}", cells[1]);
         let plan = load(&name);
-        if Collective::of(&plan) != Collective::Other {
+        if CollectiveKind::of(&plan) != CollectiveKind::Other {
             found.push(Listed { name, plan: Arc::new(plan), smallest });
         }
     }
@@ -38,7 +38,7 @@ pub(crate) fn of_ranks(n_ranks: u32) -> Vec<Listed> {
 }
 
 /// Reads a plan by its name in the manifest.
-pub(crate) fn load(name: &str) -> Plan {
+pub(crate) fn load(name: &str) -> ExecutionPlan {
     read::read_file(&folder().join(format!("{name}.json"))).unwrap().plan
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use shmccl::plan::Plan;
-use shmccl::plan::plan::Operation;
+use shmccl::plan::ExecutionPlan;
+use shmccl::plan::plan::BlockOperation;
 use shmccl::{Communicator, Error, Result};
 
 use crate::corpus::load;
@@ -38,18 +38,18 @@ pub(crate) fn by_place(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-fn changed(name: &str, change: impl FnOnce(&mut Plan)) -> Plan {
+fn changed(name: &str, change: impl FnOnce(&mut ExecutionPlan)) -> ExecutionPlan {
     let mut plan = load(name);
     change(&mut plan);
     plan
 }
 
-fn first(plan: &mut Plan, fits: impl Fn(&Operation) -> bool) -> &mut Operation {
+fn first(plan: &mut ExecutionPlan, fits: impl Fn(&BlockOperation) -> bool) -> &mut BlockOperation {
     let blocks = plan.ranks.iter_mut().flat_map(|rank| &mut rank.blocks);
     blocks.flat_map(|block| &mut block.operations).find(|operation| fits(operation)).unwrap()
 }
 
-fn refuses(comm: &mut Communicator, plan: Plan, parts: &[&str]) {
+fn refuses(comm: &mut Communicator, plan: ExecutionPlan, parts: &[&str]) {
     let error = comm.register_plan(&Arc::new(plan)).unwrap_err();
     assert!(matches!(error, Error::Plan { .. }), "{error}");
     let text = error.to_string();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shmccl::collective::Algorithm;
-use shmccl::plan::Plan;
+use shmccl::plan::ExecutionPlan;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
 
@@ -13,7 +13,7 @@ use crate::corpus::load;
 pub(crate) const FITTING: usize = 64;
 
 /// Returns an all-reduce that does nothing: what it is given in place stays as it is.
-pub(crate) fn idle() -> Plan {
+pub(crate) fn idle() -> ExecutionPlan {
     let mut plan = load("generated/ar_2");
     plan.max_message = 1024;
     for block in plan.ranks.iter_mut().flat_map(|rank| &mut rank.blocks) {
@@ -72,8 +72,8 @@ pub(crate) fn by_name(comm: &mut Communicator) -> Result<()> {
     assert!(matches!(missing, Error::Unavailable { operation: "run_plan", .. }), "{missing}");
     let plan = load("generated/mn_sendrecv_2x1_m0_i1");
     comm.register_plan(&Arc::new(load("generated/ag_2")))?;
-    comm.register_plan(&Arc::new(Plan { name: "sendrecv".to_owned(), max_message: 1024, ..plan }))?;
-    comm.register_plan(&Arc::new(Plan { name: "sum".to_owned(), ..load("generated/ar_2") }))?;
+    comm.register_plan(&Arc::new(ExecutionPlan { name: "sendrecv".to_owned(), max_message: 1024, ..plan }))?;
+    comm.register_plan(&Arc::new(ExecutionPlan { name: "sum".to_owned(), ..load("generated/ar_2") }))?;
     comm.unregister_plan("allgather")?;
     let [sendrecv, sum] = [comm.plan("sendrecv")?, comm.plan("sum")?];
     comm.run_plan(sendrecv, &mine, &mut theirs)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shmccl::plan::plan::{Code, Operation, Pipeline};
+use shmccl::plan::plan::{BlockOperation, Code, PipelineLoop};
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Result};
 
@@ -13,7 +13,7 @@ use crate::corpus::load;
 /// has waited, and for whom.
 pub(crate) fn without_a_signal(comm: &mut Communicator) -> Result<()> {
     let mut plan = load("generated/ar_2");
-    let dropped = |operation: &Operation| operation.code == Code::RelaxedSignal;
+    let dropped = |operation: &BlockOperation| operation.code == Code::RelaxedSignal;
     plan.ranks[1].blocks[3].operations.retain(|operation| !dropped(operation));
     comm.register_plan(&Arc::new(plan))?;
     let mut sums = vec![1_i32; 64];
@@ -72,9 +72,11 @@ pub(crate) fn in_a_circle(comm: &mut Communicator) -> Result<()> {
 /// gives up: the first one sees that at once.
 pub(crate) fn elsewhere(comm: &mut Communicator) -> Result<()> {
     let mut plan = load("generated/ag_2");
-    let operations = vec![Operation::new(Code::Nop); 8];
-    let pipeline = Some(Pipeline { unit: 16, chunks: u32::MAX, operations });
-    plan.ranks[0].blocks[0].operations.insert(0, Operation { pipeline, ..Operation::new(Code::Pipeline) });
+    let operations = vec![BlockOperation::new(Code::Nop); 8];
+    let pipeline = Some(PipelineLoop { unit: 16, chunks: u32::MAX, operations });
+    plan.ranks[0].blocks[0]
+        .operations
+        .insert(0, BlockOperation { pipeline, ..BlockOperation::new(Code::Pipeline) });
     comm.register_plan(&Arc::new(plan))?;
     let error = comm.all_gather_in_place(&mut [0_i32; 64]).unwrap_err();
     match comm.rank().get() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shmccl::collective::tuning::{BufferKind, Case, Step, Table};
 use shmccl::collective::{Algorithm, AlgorithmName, Operation};
-use shmccl::plan::Plan;
+use shmccl::plan::ExecutionPlan;
 use shmccl::reduce::ReduceOp;
 use shmccl::{Collectives, Communicator, Error, Group, Result};
 
@@ -30,9 +30,9 @@ pub(crate) fn by_the_table(comm: &mut Communicator) -> Result<()> {
     let named = table(comm, "idle", 2 * LEN)?;
     comm.set_tuning(named.clone())?;
     assert_eq!(reduced(comm, FITTING)?, 2, "no plan is registered yet");
-    let other = Arc::new(Plan { name: "other".to_owned(), ..load("generated/ar_2") });
+    let other = Arc::new(ExecutionPlan { name: "other".to_owned(), ..load("generated/ar_2") });
     comm.register_plan(&other)?;
-    comm.register_plan(&Arc::new(Plan { name: "idle".to_owned(), ..idle() }))?;
+    comm.register_plan(&Arc::new(ExecutionPlan { name: "idle".to_owned(), ..idle() }))?;
     assert_eq!(reduced(comm, FITTING)?, 1);
     assert_eq!(reduced(comm, 2 * FITTING)?, 1);
     assert_eq!(reduced(comm, FITTING + 1)?, 2, "no multiple of the unit");
@@ -72,7 +72,7 @@ pub(crate) fn by_different_tables(comm: &mut Communicator) -> Result<()> {
 
 /// Each rank registers its own plan, and nothing has changed by it.
 pub(crate) fn different_plans(comm: &mut Communicator) -> Result<()> {
-    let mine = Plan { min_message: LEN * u64::from(comm.rank().get()), ..idle() };
+    let mine = ExecutionPlan { min_message: LEN * u64::from(comm.rank().get()), ..idle() };
     let refused = comm.register_plan(&Arc::new(mine)).unwrap_err();
     assert!(matches!(refused, Error::Mismatch { what: "checksum of a plan", .. }), "{refused}");
     assert_eq!(reduced(comm, FITTING)?, 2);
@@ -83,7 +83,7 @@ pub(crate) fn different_plans(comm: &mut Communicator) -> Result<()> {
 /// table that names the plan.
 pub(crate) fn beside_algorithms_of_the_users_own(comm: &mut Communicator) -> Result<()> {
     let named = table(comm, "sums", 8 * LEN)?;
-    comm.register_plan(&Arc::new(Plan { name: "sums".to_owned(), ..load("generated/ar_2") }))?;
+    comm.register_plan(&Arc::new(ExecutionPlan { name: "sums".to_owned(), ..load("generated/ar_2") }))?;
     let mut planned = 0;
     for is_named in [false, true] {
         if is_named {

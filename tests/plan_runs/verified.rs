@@ -1,9 +1,9 @@
 //! Calls by plans, in buffers of every kind, five in a row without a barrier.
 
 use half::f16;
-use shmccl::plan::collective::Collective;
+use shmccl::plan::collective::CollectiveKind;
 use shmccl::plan::lower::granule;
-use shmccl::plan::{Plan, senders};
+use shmccl::plan::{ExecutionPlan, senders};
 use shmccl::reduce::{Element, ReduceOp};
 use shmccl::{Collectives, Communicator, Result};
 
@@ -95,7 +95,7 @@ fn launches<T: Small>(comm: &mut Communicator, listed: &Listed, message: u64, co
 
 struct Case<'a> {
     name: &'a str,
-    plan: &'a Plan,
+    plan: &'a ExecutionPlan,
     /// By rank, whose input it gets by a sendrecv.
     senders: Vec<usize>,
     /// Those of a message.
@@ -111,15 +111,15 @@ impl Case<'_> {
         heap: &[shmccl::heap::DeviceBuffer<T>; 2],
     ) -> Result<()> {
         let (me, n) = (comm.rank().index(), self.plan.ranks.len());
-        let (collective, op) = (Collective::of(self.plan), ReduceOp::Sum);
+        let (collective, op) = (CollectiveKind::of(self.plan), ReduceOp::Sum);
         let (inputs, outputs) = collective.shares(n);
         let (input_len, output_len) = (self.elements / inputs, self.elements / outputs);
         let input: Vec<T> = (0..input_len).map(|index| T::small(value(me, launch, index))).collect();
         let longest = input_len.max(output_len);
         // Where the input and the output are in a buffer that is both.
         let [input_at, output_at] = match collective {
-            Collective::AllGather => [me * input_len, 0],
-            Collective::ReduceScatter => [0, me * output_len],
+            CollectiveKind::AllGather => [me * input_len, 0],
+            CollectiveKind::ReduceScatter => [0, me * output_len],
             _ => [0, 0],
         };
         let planned = comm.plan(&self.plan.name)?;
@@ -128,18 +128,18 @@ impl Case<'_> {
         let mut output = vec![T::small(9); output_len];
         match buffers {
             Buffers::Ordinary => match collective {
-                Collective::AllReduce => comm.all_reduce(&input, &mut output, &op)?,
-                Collective::AllGather => comm.all_gather(&input, &mut output)?,
-                Collective::ReduceScatter => comm.reduce_scatter(&input, &mut output, &op)?,
-                Collective::SendRecv => comm.run_plan(planned, &input, &mut output)?,
+                CollectiveKind::AllReduce => comm.all_reduce(&input, &mut output, &op)?,
+                CollectiveKind::AllGather => comm.all_gather(&input, &mut output)?,
+                CollectiveKind::ReduceScatter => comm.reduce_scatter(&input, &mut output, &op)?,
+                CollectiveKind::SendRecv => comm.run_plan(planned, &input, &mut output)?,
                 _ => comm.all_to_all(&input, &mut output)?,
             },
             Buffers::OrdinaryInPlace => {
                 match collective {
-                    Collective::SendRecv => comm.run_plan_in_place(planned, &mut both)?,
-                    Collective::AllReduce => comm.all_reduce_in_place(&mut both, &op)?,
-                    Collective::AllGather => comm.all_gather_in_place(&mut both)?,
-                    Collective::ReduceScatter => comm.reduce_scatter_in_place(&mut both, &op)?,
+                    CollectiveKind::SendRecv => comm.run_plan_in_place(planned, &mut both)?,
+                    CollectiveKind::AllReduce => comm.all_reduce_in_place(&mut both, &op)?,
+                    CollectiveKind::AllGather => comm.all_gather_in_place(&mut both)?,
+                    CollectiveKind::ReduceScatter => comm.reduce_scatter_in_place(&mut both, &op)?,
                     _ => comm.all_to_all_in_place(&mut both)?,
                 }
                 output.copy_from_slice(&both[output_at..output_at + output_len]);
@@ -149,10 +149,10 @@ impl Case<'_> {
                 let to = comm.buffer::<T>(heap[1].part(0, output_len)?)?;
                 from.copy_from_slice(0, &input)?;
                 match collective {
-                    Collective::AllReduce => comm.all_reduce(&from, &to, &op)?,
-                    Collective::AllGather => comm.all_gather(&from, &to)?,
-                    Collective::ReduceScatter => comm.reduce_scatter(&from, &to, &op)?,
-                    Collective::SendRecv => comm.run_plan(planned, &from, &to)?,
+                    CollectiveKind::AllReduce => comm.all_reduce(&from, &to, &op)?,
+                    CollectiveKind::AllGather => comm.all_gather(&from, &to)?,
+                    CollectiveKind::ReduceScatter => comm.reduce_scatter(&from, &to, &op)?,
+                    CollectiveKind::SendRecv => comm.run_plan(planned, &from, &to)?,
                     _ => comm.all_to_all(&from, &to)?,
                 }
                 to.copy_to_slice(0, &mut output)?;
@@ -162,10 +162,10 @@ impl Case<'_> {
                 let all = comm.buffer::<T>(heap[1].part(0, longest)?)?;
                 all.copy_from_slice(0, &both)?;
                 match collective {
-                    Collective::AllReduce => comm.all_reduce_in_place(&all, &op)?,
-                    Collective::AllGather => comm.all_gather_in_place(&all)?,
-                    Collective::ReduceScatter => comm.reduce_scatter_in_place(&all, &op)?,
-                    Collective::SendRecv => comm.run_plan_in_place(planned, &all)?,
+                    CollectiveKind::AllReduce => comm.all_reduce_in_place(&all, &op)?,
+                    CollectiveKind::AllGather => comm.all_gather_in_place(&all)?,
+                    CollectiveKind::ReduceScatter => comm.reduce_scatter_in_place(&all, &op)?,
+                    CollectiveKind::SendRecv => comm.run_plan_in_place(planned, &all)?,
                     _ => comm.all_to_all_in_place(&all)?,
                 }
                 all.copy_to_slice(output_at, &mut output)?;
@@ -184,11 +184,11 @@ impl Case<'_> {
         let n = self.plan.ranks.len();
         let part = self.elements / n;
         let sum = |index| (0..n).map(|rank| value(rank, launch, index)).sum::<u8>();
-        match Collective::of(self.plan) {
-            Collective::AllReduce => sum(index),
-            Collective::AllGather => value(index / part, launch, index % part),
-            Collective::ReduceScatter => sum(rank * part + index),
-            Collective::SendRecv => value(self.senders[rank], launch, index),
+        match CollectiveKind::of(self.plan) {
+            CollectiveKind::AllReduce => sum(index),
+            CollectiveKind::AllGather => value(index / part, launch, index % part),
+            CollectiveKind::ReduceScatter => sum(rank * part + index),
+            CollectiveKind::SendRecv => value(self.senders[rank], launch, index),
             _ => value(index / part, launch, rank * part + index % part),
         }
     }

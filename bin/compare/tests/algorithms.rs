@@ -124,7 +124,7 @@ fn direct_and_proxied_are_compared_only_where_the_cores_were_alike() {
 #[test]
 fn no_algorithm_is_marked_as_the_quickest_by_too_few_samples() {
     let mut series = modelled(3000.0, 1.0);
-    let marks = |series: &Series| super::text(Look::plain(), series).matches('*').count();
+    let marks = |series: &Series| super::text(TableLook::plain(), series).matches('*').count();
     // One for each kind of channel, and what it stands for above each of the two tables.
     let all = 2 * series.sizes().len() + 2;
     assert_eq!(marks(&series), all);
@@ -170,19 +170,19 @@ fn from_too_few_samples_nothing_is_concluded() {
     series.report.rows.clear();
     assert_eq!(sentences(&series), "Nothing was measured.");
     plot(&series);
-    super::text(Look::plain(), &series);
+    super::text(TableLook::plain(), &series);
 }
 
 #[test]
 fn tables_fit_a_terminal_of_eighty_columns_and_the_quickest_is_marked() {
     let series = modelled(3000.0, 1.0);
-    let look = Look { width: Some(80), ..Look::plain() };
+    let look = TableLook { width: Some(80), ..TableLook::plain() };
     let text = super::text(look, &series);
     let tables = text.lines().skip(2).take_while(|line| !line.starts_with("Time of the quickest"));
     for line in tables {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    let line = super::text(Look::plain(), &series);
+    let line = super::text(TableLook::plain(), &series);
     let line = line.lines().find(|line| line.contains("1.05 us") && line.contains('*')).unwrap();
     assert!(line.contains("108 ns*"), "{line}");
 }
@@ -197,7 +197,7 @@ fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
     assert!(told.starts_with("Proxied never overtakes direct: it takes 3.85 x as long at 8 B"), "{told}");
     assert!(told.contains("Against the machine's limit direct takes from 2.00 x"), "{told}");
     assert!(!told.contains("quickest") && !told.contains("by itself"), "{told}");
-    let seen = super::text(Look::plain(), &series);
+    let seen = super::text(TableLook::plain(), &series);
     assert!(seen.contains("Direct and proxied; bandwidth and limit are those of direct"), "{seen}");
     assert!(!seen.contains("quickest") && !seen.contains("algorithm"), "{seen}");
     let drawn = plot(&series);
@@ -216,7 +216,7 @@ fn an_algorithm_is_shown_for_a_channel_where_it_was_measured_over_it() {
     assert_eq!(series.algorithms_over(TestChannel::Port), ["default", "one_shot", "ring"]);
     let proxied = found(&series).port;
     assert!(proxied.iter().all(|lead| lead.algorithm != "two_shot"), "{proxied:?}");
-    let seen = super::text(Look::plain(), &series);
+    let seen = super::text(TableLook::plain(), &series);
     let heads: Vec<_> =
         seen.lines().filter(|line| line.contains("one_shot") && line.contains("ring")).collect();
     assert!(heads[0].contains("two_shot") && !heads[1].contains("two_shot"), "{heads:?}");

@@ -139,7 +139,7 @@ fn without_a_crossover_the_verdict_says_so() {
 #[test]
 fn the_text_holds_the_tables_the_charts_and_the_verdict_and_stays_narrow() {
     let series = modelled(900.0, 4, 0.95);
-    let text = super::text(Look::plain(), &series);
+    let text = super::text(TableLook::plain(), &series);
     for part in [
         "proxied/direct",
         "overlap proxied",
@@ -155,27 +155,27 @@ fn the_text_holds_the_tables_the_charts_and_the_verdict_and_stays_narrow() {
     assert!(text.lines().nth(2).unwrap().starts_with("Crossover at about "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(!text.contains('\u{1b}'));
-    let coloured = super::text(Look { colour: true, ..Look::plain() }, &series);
+    let coloured = super::text(TableLook { colour: true, ..TableLook::plain() }, &series);
     assert!(coloured.contains('\u{1b}'));
 }
 
 #[test]
 fn percentiles_of_means_are_told_with_the_sizes_they_are_of() {
     let mut series = modelled(900.0, 4, 0.95);
-    assert!(!super::text(Look::plain(), &series).contains("of means of"));
+    assert!(!super::text(TableLook::plain(), &series).contains("of means of"));
     for (channel, puts) in [(TestChannel::Memory, 32), (TestChannel::Port, 2)] {
         for row in over(&mut series, channel) {
             row.times.operations_per_sample = Some(if row.bytes < Some(1024) { puts } else { 1 });
         }
     }
-    let text = super::text(Look::plain(), &series);
+    let text = super::text(TableLook::plain(), &series);
     assert!(text.contains("p50, p99: up to 512 B of means of several puts, since"), "{text}");
 }
 
 #[test]
 fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
     let mut series = modelled(900.0, 4, 0.95);
-    let text = super::text(Look { width: Some(80), ..Look::plain() }, &series);
+    let text = super::text(TableLook { width: Some(80), ..TableLook::plain() }, &series);
     let (_, table) = text.split_once("The fifo under proxied puts").unwrap();
     let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[1], ["size", "depth", "p50", "depth", "max", "stalls"]);
@@ -188,7 +188,7 @@ fn the_fifo_has_a_table_of_its_own_that_says_what_its_columns_mean() {
     let (notes, _) = table.split_once("\n\n").unwrap();
     assert!(notes.lines().all(|line| line.chars().count() <= 80), "{notes}");
     series.report.rows.retain(|row| row.bytes > Some(2 << 20));
-    assert!(!super::text(Look::plain(), &series).contains("The fifo under"));
+    assert!(!super::text(TableLook::plain(), &series).contains("The fifo under"));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_lead_that_only_noise_makes_is_not_told() {
 #[test]
 fn what_is_not_steady_or_below_its_limit_says_so_in_tables_and_sentences() {
     let mut series = modelled(900.0, 4, 0.95);
-    let text_of = |series: &Series| super::text(Look::plain(), series);
+    let text_of = |series: &Series| super::text(TableLook::plain(), series);
     assert!(!text_of(&series).contains('~') && !text_of(&series).contains('!'), "{}", text_of(&series));
     series.report.rows[0].spread.insert("p50_ns".to_owned(), (100.0, 180.0));
     series.report.rows[1].spread.remove("device_cpu_ns");
@@ -266,7 +266,7 @@ fn overlap_that_the_machine_cannot_show_is_left_out_with_the_reason() {
     series.report.rows.iter_mut().for_each(|row| row.overlap = None);
     let overlap_left_out = Some("overlap needs three cores; this process may use two".to_owned());
     series.subject = Subject::Puts { overlap_place: None, overlap_left_out };
-    let text = super::text(Look::plain(), &series);
+    let text = super::text(TableLook::plain(), &series);
     assert!(text.contains("Overlap: not measured: overlap needs three cores; this"), "{text}");
     assert!(!text.contains("overlap proxied"), "{text}");
     assert!(json(&series)["overlap_left_out"].is_string());
@@ -275,7 +275,7 @@ fn overlap_that_the_machine_cannot_show_is_left_out_with_the_reason() {
 #[test]
 fn the_tables_fit_a_terminal_of_eighty_columns() {
     let series = modelled(900.0, 4, 0.95);
-    let text = super::text(Look { width: Some(80), ..Look::plain() }, &series);
+    let text = super::text(TableLook { width: Some(80), ..TableLook::plain() }, &series);
     let is_of_table =
         |line: &&str| line.contains("MiB") || line.contains("KiB") || line.contains("direct p50");
     let lines: Vec<&str> = text.lines().skip(8).filter(is_of_table).collect();
@@ -285,7 +285,7 @@ fn the_tables_fit_a_terminal_of_eighty_columns() {
     }
     assert!(text.contains("(left out: p99)"), "{text}");
     // On a terminal columns stand further apart, and a head that has no room is broken in two.
-    let text = super::text(Look { width: Some(80), terminal: true, ..Look::plain() }, &series);
+    let text = super::text(TableLook { width: Some(80), terminal: true, ..TableLook::plain() }, &series);
     let lines: Vec<&str> = text.lines().collect();
     let heads = (0..lines.len()).filter(|&line| lines[line].trim_start().starts_with("size "));
     assert_eq!(heads.clone().count(), 3, "{text}");
@@ -343,16 +343,16 @@ fn the_plot_is_drawn_with_labels_and_without_figures_too() {
     // For looking at it: SHMCCL_KEEP_PLOT=plot.svg cargo test the_plot
     if let Ok(path) = std::env::var("SHMCCL_KEEP_PLOT") {
         file::write(path.as_ref(), svg.as_bytes()).unwrap();
-        output::print(&super::text(Look::plain(), &series)).unwrap();
+        output::print(&super::text(TableLook::plain(), &series)).unwrap();
     }
     series.report.rows.iter_mut().for_each(|row| row.overlap = None);
     assert!(plot(&series).contains("not measured"));
     series.report.rows.truncate(2);
     plot(&series);
-    super::text(Look::plain(), &series);
+    super::text(TableLook::plain(), &series);
     series.report.rows.clear();
     plot(&series);
-    super::text(Look::plain(), &series);
+    super::text(TableLook::plain(), &series);
 }
 
 #[test]

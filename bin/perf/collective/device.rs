@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use shmccl::collective::{ChannelKind, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Communicator, Rank};
+use shmccl_harness::bare_case::rank_buffers;
 use shmccl_harness::case::{CaseData, CaseSpec, CollectiveBuffers, Planned, is_defined};
 use shmccl_harness::interleave::{Contender, Measured, NamedLimit, Participants, interleave_with_limits};
 use shmccl_harness::layout::CaseLayout;
@@ -19,11 +20,12 @@ use shmccl_harness::slices::SliceComparison;
 use shmccl_harness::sync::{AllSync, Gathering, PairSync, flags};
 use shmccl_harness::test::{Test, TestChannel};
 use shmccl_harness::timed_case::{BATCH_BYTES, ByLibrary, RunCase, TimedCase};
+use shmccl_limits::eager::{EagerLimit, eager_len};
+use shmccl_limits::heap::HeapLimit;
+use shmccl_limits::rank_buffers::SIZE;
+use shmccl_limits::staged_sum::{StagedLimit, StagedVariant, staging_len};
 use shmccl_limits::stopwatch::Stopwatch;
 
-use super::eager_limit::{EagerLimit, eager_len};
-use super::limit::{HeapLimit, RankBuffers, SIZE};
-use super::staged_limit::{StagedLimit, StagedVariant, staging_len};
 use crate::perf::barrier::YieldBarrier;
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
@@ -234,10 +236,10 @@ impl CollectiveBench<'_> {
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let spec = self.spec(Wanted { in_place, ..wanted }, op, SIZE)?;
         let oversubscribed = self.plan.one_core || self.comm.is_oversubscribed()?;
-        let all = RankBuffers { comm: self.comm, spec: &spec, buffers: self.buffers };
+        let all = rank_buffers(self.comm, &spec, self.buffers)?;
         let mut limits: Vec<NamedLimit<'static>> = Vec::new();
         for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
-            let eager = EagerLimit::new(&all, &mut self.gathering.borrow_mut(), oversubscribed, ahead)?;
+            let eager = EagerLimit::new(&all, || self.gathering.borrow_mut().meet(), oversubscribed, ahead)?;
             if let Some(eager) = eager {
                 limits.push((name.to_owned(), self.timed_limit(eager, &spec, wanted.bytes)?));
             }
@@ -248,7 +250,7 @@ impl CollectiveBench<'_> {
             }
             for variant in self.staged_variants(wanted.bytes, in_place) {
                 // These buffers begin with a cache line.
-                let mut staged = StagedLimit::new(self.comm, self.buffers, 0)?;
+                let mut staged = StagedLimit::new(self.comm, self.buffers.staging, 0)?;
                 staged.set_variant(variant);
                 limits.push((variant.name(), self.timed_limit(staged, &spec, wanted.bytes)?));
             }

@@ -9,7 +9,7 @@ use shmccl_harness::report::{Memory, PerfRow, legend};
 use shmccl_harness::test::Test;
 
 use crate::flags::JobArgs;
-use crate::output::{self, Look};
+use crate::output::{self, TableLook};
 use crate::perf::flags::PerfArgs;
 use crate::perf::jobs;
 use crate::perf::plan::{PATIENCE_MS, PerfSpec};
@@ -124,7 +124,7 @@ fn limits(rows: &[PerfRow]) -> String {
         head.extend(["heap p50", "time/heap"]);
     }
     let grid = TextTable { head, words: 4, rows: rows.iter().map(line).collect() };
-    let table = grid.text(Look::plain(), &[]);
+    let table = grid.text(TableLook::plain(), &[]);
     let legend = legend(&table);
     table + &legend
 }

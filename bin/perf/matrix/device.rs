@@ -16,7 +16,7 @@ use shmccl_harness::test::TestChannel;
 use crate::perf::bench::{TestBench, copy_kernels, lineup};
 use crate::perf::links::Payload;
 use crate::perf::plan::{MatrixFigure, MatrixSettings};
-use crate::perf::transfer::{Mover, PlainCopy, Put};
+use crate::perf::transfer::{MessageMover, PlainCopy, Put};
 
 /// More than any rank. A message's number tells its turn, its sender and its receiver.
 const RANKS: u64 = shmccl::rank::MAX_RANKS as u64;
@@ -74,7 +74,7 @@ fn others(comm: &Communicator) -> shmccl::Result<Vec<Rank>> {
     (1..n_ranks).map(|step| Ok(Rank::new((me + step) % n_ranks, n_ranks)?)).collect()
 }
 
-impl<M: Mover> AllPairsExchange<M> {
+impl<M: MessageMover> AllPairsExchange<M> {
     /// Moves a block to each other rank by a mover of its own, in the order of [`others`].
     fn new(
         comm: &Communicator,
@@ -106,8 +106,8 @@ impl<M: Mover> AllPairsExchange<M> {
         }
         self.gathering.borrow_mut().meet()?;
         let start = now_ns();
-        self.movers.iter_mut().try_for_each(Mover::start)?;
-        self.movers.iter_mut().try_for_each(Mover::finish)?;
+        self.movers.iter_mut().try_for_each(MessageMover::start)?;
+        self.movers.iter_mut().try_for_each(MessageMover::finish)?;
         self.gathering.borrow_mut().meet()?;
         let took = (now_ns() - start) as f64;
         let wrong =
@@ -117,7 +117,7 @@ impl<M: Mover> AllPairsExchange<M> {
     }
 }
 
-impl<M: Mover> Contender for AllPairsExchange<M> {
+impl<M: MessageMover> Contender for AllPairsExchange<M> {
     fn slice(&mut self, ops: u64, samples: &mut Vec<f64>) -> shmccl::Result<()> {
         // The first settles the caches after another contender.
         self.exchange()?;
@@ -200,7 +200,7 @@ impl TestBench<'_> {
     }
 
     /// Measures the puts of all ranks at once against plain copies by every kernel.
-    fn all_at_once<M: Mover>(&mut self, buffers: ExchangeBuffers, puts: Vec<M>) -> Result<()> {
+    fn all_at_once<M: MessageMover>(&mut self, buffers: ExchangeBuffers, puts: Vec<M>) -> Result<()> {
         let kernels = copy_kernels();
         let gathering = Gathering::new(self.comm, RankAverage::Most, self.plan.one_core)?;
         let gathering = Rc::new(RefCell::new(gathering));

@@ -8,7 +8,7 @@ use shmccl_harness::report::PerfRow;
 use super::cells::{Cell, Matrix};
 use crate::perf::plan::MatrixFigure;
 use crate::perf::report::PerfReport;
-use crate::plot::{self, Area, Drawn, GREY, anchored, centred};
+use crate::plot::{self, Drawn, GREY, PlotArea, anchored, centred};
 use crate::units::{format_size, or_dash, three_digits, without_zeros};
 
 /// The darkest colour of a scale whose lightest is white.
@@ -51,7 +51,7 @@ pub(crate) fn text(report: &PerfReport) -> Result<String> {
     let down = i32::try_from(matrices.len().div_ceil(ACROSS))?;
     let (width, height) = board.extent();
     let size = (width * i32::try_from(ACROSS)?, HEAD + height * down + FOOT);
-    plot::svg((u32::try_from(size.0)?, u32::try_from(size.1)?), |root| {
+    plot::svg(u32::try_from(size.0)?, u32::try_from(size.1)?, |root| {
         let title = "Puts between all pairs of ranks of one host";
         root.draw_text(title, &centred(28, &BLACK), (size.0 / 2, 28))?;
         root.draw_text(&report.machine.line(), &centred(16, &GREY), (size.0 / 2, 60))?;
@@ -104,7 +104,7 @@ impl HeatGrid {
         Pixel(origin.0 + MARGINS[0] + to * self.side, origin.1 + MARGINS[2] + from * self.side)
     }
 
-    fn draw(self, root: &Area<'_>, matrix: &Matrix, origin: Pixel) -> Drawn {
+    fn draw(self, root: &PlotArea<'_>, matrix: &Matrix, origin: Pixel) -> Drawn {
         let corner = self.corner(origin, 0, 0);
         let (squares, half) = (self.side * self.n_ranks, self.side / 2);
         let middle = corner.0 + squares / 2;
@@ -127,7 +127,7 @@ impl HeatGrid {
         self.scale(root, matrix, Pixel(corner.0 + squares + 16, corner.1))
     }
 
-    fn square(self, root: &Area<'_>, Pixel(x, y): Pixel, cell: Option<&Cell>, most: f64) -> Drawn {
+    fn square(self, root: &PlotArea<'_>, Pixel(x, y): Pixel, cell: Option<&Cell>, most: f64) -> Drawn {
         let corners = [(x, y), (x + self.side, y + self.side)];
         let share = cell.map(|cell| cell.value / most.max(f64::MIN_POSITIVE));
         root.draw(&Rectangle::new(corners, share.map_or(EMPTY, colour).filled()))?;
@@ -145,7 +145,7 @@ impl HeatGrid {
     }
 
     /// Draws the scale of colours, from nothing at the bottom to the greatest value.
-    fn scale(self, root: &Area<'_>, matrix: &Matrix, Pixel(x, y): Pixel) -> Drawn {
+    fn scale(self, root: &PlotArea<'_>, matrix: &Matrix, Pixel(x, y): Pixel) -> Drawn {
         let height = self.side * self.n_ranks;
         for step in 0..STEPS {
             let (top, bottom) = (y + height * step / STEPS, y + height * (step + 1) / STEPS);

@@ -4,7 +4,7 @@ use shmccl_harness::report::{PerfRow, legend};
 use shmccl_harness::test::TestChannel;
 
 use super::cells::{Cell, Matrix};
-use crate::output::Look;
+use crate::output::TableLook;
 use crate::perf::plan::MatrixFigure;
 use crate::perf::report::PerfReport;
 use crate::table::TextTable;
@@ -14,7 +14,7 @@ use crate::units::{format_ns, format_size, or_dash, three_digits};
 const EXPENDABLE: [&str; 3] = ["limit", "(spread)", "time"];
 
 /// Writes everything that goes to stdout.
-pub(crate) fn text(look: Look, report: &PerfReport) -> String {
+pub(crate) fn text(look: TableLook, report: &PerfReport) -> String {
     let matrices = Matrix::all(&report.rows);
     let mut parts = vec![format!("{}\n", report.machine.line())];
     let mut channel = None;
@@ -45,7 +45,7 @@ fn head(matrix: &Matrix) -> String {
 }
 
 /// Writes the values and, beside them where there is room, how many times its limit each takes.
-fn tables(look: Look, matrix: &Matrix) -> String {
+fn tables(look: TableLook, matrix: &Matrix) -> String {
     let names: Vec<String> = (0..matrix.n_ranks()).map(|rank| rank.to_string()).collect();
     let core = |from: usize| or_dash(matrix.cores[from], |core| core.to_string());
     let values =
@@ -80,7 +80,7 @@ fn grid<'a>(
 }
 
 /// Writes the table of all ranks at once, a row for each channel.
-fn at_once(look: Look, rows: &[PerfRow]) -> String {
+fn at_once(look: TableLook, rows: &[PerfRow]) -> String {
     let all: Vec<&PerfRow> =
         rows.iter().filter(|row| row.variant.as_deref() == Some(MatrixFigure::AllToAll.name())).collect();
     let line = |row: &&PerfRow| {

@@ -9,7 +9,7 @@ use shmccl::Result;
 use shmccl::heap::layout::FIFO_SLOTS;
 use shmccl_harness::report::{FifoCounts, FifoLevel};
 
-use super::{BulkTransfer, Mover};
+use super::{BulkTransfer, MessageMover};
 
 /// A flood goes on for about this long, or for a lap.
 const FLOOD_NS: f64 = 20e6;
@@ -39,7 +39,7 @@ pub(crate) fn puts(put_ns: f64) -> u64 {
     puts.max(FIFO_SLOTS)
 }
 
-impl<M: Mover> BulkTransfer<M> {
+impl<M: MessageMover> BulkTransfer<M> {
     /// Floods with a lap and `puts` more, and has the data of the last one read. Returns how full
     /// the fifo was, where this rank moves.
     pub(crate) fn flood(

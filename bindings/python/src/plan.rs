@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use shmccl::plan::build::{BlockId, BuildError, Channel, Chunks, Group, Program, Semaphore};
+use shmccl::plan::build::{
+    BlockId, BlockSemaphore, BuildError, ChannelEnd, Chunks, CollectiveProgram, SwitchGroupId,
+};
 use shmccl::plan::plan::{Buffer, MAX_RANKS};
-use shmccl::plan::{Plan, write};
+use shmccl::plan::{ExecutionPlan, write};
 
 use crate::error::plan_refused;
 use crate::lock::lock;
@@ -42,11 +44,11 @@ handles! {
     Block "Block": BlockId, "block";
     /// The end of a channel that one rank holds. Made by `program.memory_channel(rank, peer)` and
     /// `program.port_channel(rank, peer)`.
-    PlanChannel "PlanChannel": Channel, "channel";
+    PlanChannel "PlanChannel": ChannelEnd, "channel";
     /// A switch group, as one rank holds it. Made by `program.group(rank, ranks, buffer)`.
-    PlanGroup "PlanGroup": Group, "group";
+    PlanGroup "PlanGroup": SwitchGroupId, "group";
     /// A semaphore between the blocks of a rank. Made by `program.semaphore(rank)`.
-    PlanSemaphore "Semaphore": Semaphore, "semaphore";
+    PlanSemaphore "Semaphore": BlockSemaphore, "semaphore";
 }
 
 /// Chunks of a buffer of a rank. Made by `program.input(rank, index)`, `program.output(...)` and
@@ -75,14 +77,18 @@ fn all(list: &[PyRef<'_, PyChunks>]) -> Vec<Chunks> {
 /// must meet. `finish()` proves the plan, and gives none that is wrong: see docs/plans.md.
 #[pyclass(frozen, module = "shmccl.plan", name = "Program")]
 pub struct PyProgram {
-    program: Mutex<Program>,
+    program: Mutex<CollectiveProgram>,
     ranks: usize,
     identity: Arc<()>,
 }
 
 impl PyProgram {
     /// Adds what `add` does, which the calling line of Python makes.
-    fn add<R>(&self, py: Python<'_>, add: impl FnOnce(&mut Program) -> Result<R, BuildError>) -> PyResult<R> {
+    fn add<R>(
+        &self,
+        py: Python<'_>,
+        add: impl FnOnce(&mut CollectiveProgram) -> Result<R, BuildError>,
+    ) -> PyResult<R> {
         let line = calling_line(py)?;
         let added = {
             let mut program = lock(&self.program);
@@ -108,7 +114,7 @@ impl PyProgram {
     fn channel(
         &self,
         (rank, peer): (usize, usize),
-        open: fn(&mut Program, usize, usize) -> Channel,
+        open: fn(&mut CollectiveProgram, usize, usize) -> ChannelEnd,
     ) -> PyResult<PlanChannel> {
         let (rank, peer) = (self.rank(rank)?, self.rank(peer)?);
         Ok(PlanChannel {
@@ -122,7 +128,7 @@ impl PyProgram {
         py: Python<'_>,
         block: &Block,
         (source, target): (&PyChunks, &PyChunks),
-        add: fn(&mut Program, BlockId, Chunks, Chunks) -> Result<(), BuildError>,
+        add: fn(&mut CollectiveProgram, BlockId, Chunks, Chunks) -> Result<(), BuildError>,
     ) -> PyResult<()> {
         let block = block.of(self)?;
         self.add(py, |program| add(program, block, source.0, target.0))
@@ -132,13 +138,17 @@ impl PyProgram {
         &self,
         py: Python<'_>,
         (block, channel): (&Block, &PlanChannel),
-        add: fn(&mut Program, BlockId, Channel) -> Result<(), BuildError>,
+        add: fn(&mut CollectiveProgram, BlockId, ChannelEnd) -> Result<(), BuildError>,
     ) -> PyResult<()> {
         let (block, channel) = (block.of(self)?, channel.of(self)?);
         self.add(py, |program| add(program, block, channel))
     }
 
-    fn finished(&self, py: Python<'_>, finish: fn(Program) -> Result<Plan, BuildError>) -> PyResult<String> {
+    fn finished(
+        &self,
+        py: Python<'_>,
+        finish: fn(CollectiveProgram) -> Result<ExecutionPlan, BuildError>,
+    ) -> PyResult<String> {
         let program = lock(&self.program).clone();
         let plan = py.detach(|| finish(program)).map_err(|error| plan_refused(py, &error))?;
         Ok(write::write(&plan))
@@ -181,7 +191,7 @@ impl PyProgram {
         if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(PyValueError::new_err(format!("{ranks} ranks; a plan has 1 to {MAX_RANKS}")));
         }
-        let mut program = Program::new(name, collective, ranks)
+        let mut program = CollectiveProgram::new(name, collective, ranks)
             .chunks(input_chunks, output_chunks, scratch_chunks)
             .limits(min_message, max_message.unwrap_or(u64::MAX))
             .instances(instances);
@@ -231,12 +241,12 @@ impl PyProgram {
     /// Opens the next memory channel from a rank to a peer. It pairs with the peer's next one to
     /// the rank.
     fn memory_channel(&self, rank: usize, peer: usize) -> PyResult<PlanChannel> {
-        self.channel((rank, peer), Program::memory_channel)
+        self.channel((rank, peer), CollectiveProgram::memory_channel)
     }
 
     /// Opens the next port channel from a rank to a peer.
     fn port_channel(&self, rank: usize, peer: usize) -> PyResult<PlanChannel> {
-        self.channel((rank, peer), Program::port_channel)
+        self.channel((rank, peer), CollectiveProgram::port_channel)
     }
 
     /// Joins a buffer of several ranks, as `rank` sees it: "input", "output" or "scratch". The
@@ -261,17 +271,17 @@ impl PyProgram {
 
     /// Copies within a rank.
     fn copy(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        self.transfer(py, block, (source, target), Program::copy)
+        self.transfer(py, block, (source, target), CollectiveProgram::copy)
     }
 
     /// Copies from a peer.
     fn get(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        self.transfer(py, block, (source, target), Program::get)
+        self.transfer(py, block, (source, target), CollectiveProgram::get)
     }
 
     /// Copies to a peer.
     fn put(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        self.transfer(py, block, (source, target), Program::put)
+        self.transfer(py, block, (source, target), CollectiveProgram::put)
     }
 
     /// Hands a copy to the proxy, with a signal behind it. With `flush`, waits until it is done.
@@ -285,8 +295,8 @@ impl PyProgram {
         target: &PyChunks,
         flush: bool,
     ) -> PyResult<()> {
-        let (block, channel, ends) = (block.of(self)?, channel.of(self)?, (source.0, target.0));
-        self.add(py, |program| program.put_with_signal(block, channel, ends, flush))
+        let (block, channel) = (block.of(self)?, channel.of(self)?);
+        self.add(py, |program| program.put_with_signal(block, channel, source.0, target.0, flush))
     }
 
     /// Combines sources into targets; the first of either are of the block's own rank. Others may
@@ -310,7 +320,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        self.transfer(py, block, (source, target), Program::put_packets)
+        self.transfer(py, block, (source, target), CollectiveProgram::put_packets)
     }
 
     /// Makes packets of plain chunks in the own scratch.
@@ -321,7 +331,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        self.transfer(py, block, (source, target), Program::copy_to_packets)
+        self.transfer(py, block, (source, target), CollectiveProgram::copy_to_packets)
     }
 
     /// Waits for packets in the own scratch, and writes their payload.
@@ -332,7 +342,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        self.transfer(py, block, (source, target), Program::unpack_packets)
+        self.transfer(py, block, (source, target), CollectiveProgram::unpack_packets)
     }
 
     /// Waits for packets in the own scratch, and sends them into peers' scratch.
@@ -360,9 +370,7 @@ impl PyProgram {
         peers: ChunksList<'_>,
     ) -> PyResult<()> {
         let block = block.of(self)?;
-        self.add(py, |program| {
-            program.reduce_packets(block, (own.0, &all(&packets)), (target.0, &all(&peers)))
-        })
+        self.add(py, |program| program.reduce_packets(block, own.0, &all(&packets), target.0, &all(&peers)))
     }
 
     /// Combines `size` chunks of all members of a group, from `index` on, into the same of all.
@@ -376,32 +384,32 @@ impl PyProgram {
         size: u32,
     ) -> PyResult<()> {
         let (block, group) = (block.of(self)?, group.of(self)?);
-        self.add(py, |program| program.group_reduce(block, group, (index, size)))
+        self.add(py, |program| program.group_reduce(block, group, index, size))
     }
 
     /// Signals the peer of a channel, behind all that the block has done.
     fn signal(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), Program::signal)
+        self.synchronise(py, (block, channel), CollectiveProgram::signal)
     }
 
     /// Waits for a signal of the peer.
     fn wait(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), Program::wait)
+        self.synchronise(py, (block, channel), CollectiveProgram::wait)
     }
 
     /// Signals the peer without an order of data: that the own buffers are ready.
     fn relaxed_signal(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), Program::relaxed_signal)
+        self.synchronise(py, (block, channel), CollectiveProgram::relaxed_signal)
     }
 
     /// Waits for a signal of the peer, without an order of data.
     fn relaxed_wait(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), Program::relaxed_wait)
+        self.synchronise(py, (block, channel), CollectiveProgram::relaxed_wait)
     }
 
     /// Waits until all that was handed to the proxy on a channel is done.
     fn flush(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), Program::flush)
+        self.synchronise(py, (block, channel), CollectiveProgram::flush)
     }
 
     /// Releases a semaphore, behind all that the block has done.
@@ -430,12 +438,12 @@ impl PyProgram {
     /// Proves the plan, and returns it as text. Raises Plan where it is wrong, with the lines that
     /// made the operations.
     fn finish(&self, py: Python<'_>) -> PyResult<String> {
-        self.finished(py, Program::finish)
+        self.finished(py, CollectiveProgram::finish)
     }
 
     /// Returns the plan as text without a proof. It keeps the rules of the format.
     fn finish_unproved(&self, py: Python<'_>) -> PyResult<String> {
-        self.finished(py, Program::finish_unproved)
+        self.finished(py, CollectiveProgram::finish_unproved)
     }
 
     /// Proves the plan, and writes it to a file.

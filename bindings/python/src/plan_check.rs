@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use shmccl::plan::check::{self, Finding, Report};
+use shmccl::plan::check::{self, CheckReport, Finding};
 use shmccl::plan::read::{read, read_file};
-use shmccl::plan::{Place, Plan, Refusal};
+use shmccl::plan::{ExecutionPlan, Place, RefusedPlan};
 
 use crate::error::exception;
 
@@ -16,7 +16,7 @@ const TEXT: &str = "the text";
 ///
 /// # Errors
 /// `Plan` for what is none; `TypeError` for something else.
-pub fn read_plan(source: &Bound<'_, PyAny>) -> PyResult<Plan> {
+pub fn read_plan(source: &Bound<'_, PyAny>) -> PyResult<ExecutionPlan> {
     let py = source.py();
     let text = source.extract::<String>().ok().filter(|text| text.trim_start().starts_with('{'));
     let reading = match text {
@@ -95,8 +95,8 @@ pub fn check_plan(plan: &Bound<'_, PyAny>, size: Option<u64>) -> PyResult<Vec<Py
     let py = plan.py();
     let plan = read_plan(plan)?;
     let report = py.detach(|| check::check(&plan, size));
-    let report = report.map_err(|problems| Refusal { file: plan.name.clone(), problems });
-    let Report { classes, .. } = report.map_err(|refusal| exception(py, &refusal.into()))?;
+    let report = report.map_err(|problems| RefusedPlan { file: plan.name.clone(), problems });
+    let CheckReport { classes, .. } = report.map_err(|refusal| exception(py, &refusal.into()))?;
     let findings = classes.into_iter().flat_map(|class| {
         let sizes = class.about;
         class.findings.into_iter().map(move |finding| PyFinding { finding, sizes: sizes.clone() })

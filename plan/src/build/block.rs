@@ -1,8 +1,10 @@
 //! The operations of a block, and the `nop`s between them.
 
 use super::line::Line;
-use super::{BlockId, BuildError, Channel, Chunks, Group, Program, Semaphore};
-use crate::plan::{Block, Buffer, ChannelKind, Code, Holder, Operation, Operator, Pipeline, Reference};
+use super::{BlockId, BlockSemaphore, BuildError, ChannelEnd, Chunks, CollectiveProgram, SwitchGroupId};
+use crate::plan::{
+    Block, BlockOperation, Buffer, ChannelKind, Code, PipelineLoop, Reference, ReferencedBuffer,
+};
 
 /// Narrows an index. One that does not fit breaks a rule of the format, which says so.
 pub(super) fn narrow(index: usize) -> u32 {
@@ -15,7 +17,7 @@ pub(super) struct Draft {
     block: Block,
     pub(super) lines: Vec<Line>,
     /// The pipeline that is open: unit, chunks and operations so far.
-    pipeline: Option<Pipeline>,
+    pipeline: Option<PipelineLoop>,
     /// What was accessed since the threads met, and whether it was written.
     touched: Vec<(Chunks, bool)>,
     /// Whether something was waited for since the threads met.
@@ -28,7 +30,7 @@ impl Draft {
         self.block
     }
 
-    fn push(&mut self, operation: Operation, line: &Line) {
+    fn push(&mut self, operation: BlockOperation, line: &Line) {
         match &mut self.pipeline {
             Some(pipeline) => pipeline.operations.push(operation),
             None => {
@@ -39,7 +41,7 @@ impl Draft {
     }
 
     fn fence(&mut self, line: &Line) {
-        self.push(Operation::new(Code::Nop), line);
+        self.push(BlockOperation::new(Code::Nop), line);
         self.touched.clear();
         self.has_waited = false;
     }
@@ -67,7 +69,7 @@ impl Draft {
         if let Some(pipeline) = self.pipeline.take() {
             self.block
                 .operations
-                .push(Operation { pipeline: Some(pipeline), ..Operation::new(Code::Pipeline) });
+                .push(BlockOperation { pipeline: Some(pipeline), ..BlockOperation::new(Code::Pipeline) });
         }
     }
 }
@@ -86,7 +88,7 @@ impl Chunks {
     }
 }
 
-impl Program {
+impl CollectiveProgram {
     /// Copies within a rank.
     ///
     /// # Errors
@@ -122,15 +124,18 @@ impl Program {
     pub fn put_with_signal(
         &mut self,
         block: BlockId,
-        channel: Channel,
-        (from, to): (Chunks, Chunks),
+        channel: ChannelEnd,
+        from: Chunks,
+        to: Chunks,
         flush: bool,
     ) -> Result<(), BuildError> {
         let line = self.line();
         let code = if flush { Code::PutWithSignalAndFlush } else { Code::PutWithSignal };
         self.drafts[block.rank][block.block].tell(&line);
         let id = self.channel_of(block, channel, &line)?;
-        self.add(block, code, Some(channel.kind), (&[from], &[to]), vec![id], &line)
+        let operation =
+            BlockOperation { kind: Some(channel.kind), channels: vec![id], ..BlockOperation::new(code) };
+        self.add(block, operation, &[from], &[to], &line)
     }
 
     /// Combines sources, the first of which is of the own rank, into targets, the first of which
@@ -196,8 +201,10 @@ impl Program {
     pub fn reduce_packets(
         &mut self,
         block: BlockId,
-        (own, packets): (Chunks, &[Chunks]),
-        (to, peers): (Chunks, &[Chunks]),
+        own: Chunks,
+        packets: &[Chunks],
+        to: Chunks,
+        peers: &[Chunks],
     ) -> Result<(), BuildError> {
         let sources: Vec<_> = std::iter::once(own).chain(packets.iter().copied()).collect();
         let targets: Vec<_> = std::iter::once(to).chain(peers.iter().copied()).collect();
@@ -215,8 +222,9 @@ impl Program {
     pub fn group_reduce(
         &mut self,
         block: BlockId,
-        group: Group,
-        chunks: (u32, u32),
+        group: SwitchGroupId,
+        index: u32,
+        size: u32,
     ) -> Result<(), BuildError> {
         let line = self.line();
         if group.rank != block.rank {
@@ -224,17 +232,12 @@ impl Program {
         }
         let members = self.plan.ranks[group.rank].switch_groups[group.index as usize].clone();
         let draft = &mut self.drafts[block.rank][block.block];
-        let of = |&rank: &u32| Chunks {
-            rank: rank as usize,
-            buffer: members.buffer,
-            index: chunks.0,
-            size: chunks.1,
-        };
+        let of = |&rank: &u32| Chunks { rank: rank as usize, buffer: members.buffer, index, size };
         let touched: Vec<_> = members.ranks.iter().map(|rank| (of(rank), true)).collect();
         draft.access(&line, &touched);
         let id = entry(&mut draft.block.switch_groups, group.index);
-        let reference = Reference { holder: Holder::Switch(id), index: chunks.0, size: chunks.1 };
-        let mut operation = Operation::new(Code::GroupLoadReduceStore);
+        let reference = Reference { holder: ReferencedBuffer::Switch(id), index, size };
+        let mut operation = BlockOperation::new(Code::GroupLoadReduceStore);
         operation.kind = Some(ChannelKind::Switch);
         (operation.sources, operation.targets) = (vec![reference], vec![reference]);
         draft.push(operation, &line);
@@ -246,7 +249,7 @@ impl Program {
     /// # Errors
     /// A channel of another rank.
     #[track_caller]
-    pub fn signal(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+    pub fn signal(&mut self, block: BlockId, channel: ChannelEnd) -> Result<(), BuildError> {
         let line = self.line();
         self.drafts[block.rank][block.block].tell(&line);
         self.synchronise(block, Code::Signal, channel)
@@ -257,7 +260,7 @@ impl Program {
     /// # Errors
     /// A channel of another rank.
     #[track_caller]
-    pub fn wait(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+    pub fn wait(&mut self, block: BlockId, channel: ChannelEnd) -> Result<(), BuildError> {
         self.synchronise(block, Code::Wait, channel)?;
         self.drafts[block.rank][block.block].has_waited = true;
         Ok(())
@@ -268,7 +271,7 @@ impl Program {
     /// # Errors
     /// A channel of another rank.
     #[track_caller]
-    pub fn relaxed_signal(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+    pub fn relaxed_signal(&mut self, block: BlockId, channel: ChannelEnd) -> Result<(), BuildError> {
         let line = self.line();
         self.drafts[block.rank][block.block].tell(&line);
         self.synchronise(block, Code::RelaxedSignal, channel)
@@ -279,7 +282,7 @@ impl Program {
     /// # Errors
     /// A channel of another rank.
     #[track_caller]
-    pub fn relaxed_wait(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+    pub fn relaxed_wait(&mut self, block: BlockId, channel: ChannelEnd) -> Result<(), BuildError> {
         self.synchronise(block, Code::RelaxedWait, channel)?;
         self.drafts[block.rank][block.block].has_waited = true;
         Ok(())
@@ -290,7 +293,7 @@ impl Program {
     /// # Errors
     /// A channel of another rank.
     #[track_caller]
-    pub fn flush(&mut self, block: BlockId, channel: Channel) -> Result<(), BuildError> {
+    pub fn flush(&mut self, block: BlockId, channel: ChannelEnd) -> Result<(), BuildError> {
         self.synchronise(block, Code::Flush, channel)?;
         self.drafts[block.rank][block.block].has_waited = true;
         Ok(())
@@ -301,7 +304,7 @@ impl Program {
     /// # Errors
     /// A semaphore of another rank.
     #[track_caller]
-    pub fn release(&mut self, block: BlockId, semaphore: Semaphore) -> Result<(), BuildError> {
+    pub fn release(&mut self, block: BlockId, semaphore: BlockSemaphore) -> Result<(), BuildError> {
         let line = self.line();
         self.drafts[block.rank][block.block].tell(&line);
         self.semaphore_operation(block, Code::SemRelease, semaphore)
@@ -312,7 +315,7 @@ impl Program {
     /// # Errors
     /// A semaphore of another rank.
     #[track_caller]
-    pub fn acquire(&mut self, block: BlockId, semaphore: Semaphore) -> Result<(), BuildError> {
+    pub fn acquire(&mut self, block: BlockId, semaphore: BlockSemaphore) -> Result<(), BuildError> {
         self.semaphore_operation(block, Code::SemAcquire, semaphore)?;
         self.drafts[block.rank][block.block].has_waited = true;
         Ok(())
@@ -331,7 +334,7 @@ impl Program {
         for block in blocks {
             let draft = &mut self.drafts[block.rank][block.block];
             let barrier = Some((id, narrow(blocks.len())));
-            draft.push(Operation { barrier, ..Operation::new(Code::Barrier) }, &line);
+            draft.push(BlockOperation { barrier, ..BlockOperation::new(Code::Barrier) }, &line);
             draft.touched.clear();
             draft.has_waited = false;
         }
@@ -352,7 +355,7 @@ impl Program {
         }
         draft.tell(&line);
         draft.lines.push(line);
-        draft.pipeline = Some(Pipeline { unit, chunks, operations: Vec::new() });
+        draft.pipeline = Some(PipelineLoop { unit, chunks, operations: Vec::new() });
         Ok(())
     }
 
@@ -385,22 +388,20 @@ impl Program {
         let reads = from.iter().map(|&chunks| (chunks, false));
         let accesses: Vec<_> = reads.chain(to.iter().map(|&chunks| (chunks, true))).collect();
         self.drafts[block.rank][block.block].access(&line, &accesses);
-        self.add(block, code, kind, (from, to), Vec::new(), &line)
+        self.add(block, BlockOperation { kind, ..BlockOperation::new(code) }, from, to, &line)
     }
 
     fn add(
         &mut self,
         block: BlockId,
-        code: Code,
-        kind: Option<ChannelKind>,
-        (from, to): (&[Chunks], &[Chunks]),
-        channels: Vec<u32>,
+        mut operation: BlockOperation,
+        from: &[Chunks],
+        to: &[Chunks],
         line: &Line,
     ) -> Result<(), BuildError> {
-        let mut operation = Operation { kind, channels, operator: Operator::Sum, ..Operation::new(code) };
         for (list, of) in [(&mut operation.sources, from), (&mut operation.targets, to)] {
             for chunks in of {
-                list.push(self.reference(block, chunks, kind, line)?);
+                list.push(self.reference(block, chunks, operation.kind, line)?);
             }
         }
         self.drafts[block.rank][block.block].push(operation, line);
@@ -419,7 +420,7 @@ impl Program {
             return Err(call(&format!("there is no rank {}; name one of the program", chunks.rank), line));
         }
         if chunks.rank == block.rank {
-            return Ok(Reference { holder: Holder::Local(chunks.buffer), index, size });
+            return Ok(Reference { holder: ReferencedBuffer::Local(chunks.buffer), index, size });
         }
         let Some(kind) = kind else {
             return Err(call(
@@ -431,10 +432,10 @@ impl Program {
         let block = &mut self.drafts[block.rank][block.block].block;
         let buffers =
             if kind == ChannelKind::Port { &mut block.port_buffers } else { &mut block.memory_buffers };
-        Ok(Reference { holder: Holder::Remote(entry(buffers, buffer)), index, size })
+        Ok(Reference { holder: ReferencedBuffer::Remote(entry(buffers, buffer)), index, size })
     }
 
-    fn channel_of(&mut self, block: BlockId, channel: Channel, line: &Line) -> Result<u32, BuildError> {
+    fn channel_of(&mut self, block: BlockId, channel: ChannelEnd, line: &Line) -> Result<u32, BuildError> {
         if channel.rank != block.rank {
             let what = format!(
                 "the channel is of rank {}, the block of rank {}; use one of its own",
@@ -452,10 +453,11 @@ impl Program {
     }
 
     #[track_caller]
-    fn synchronise(&mut self, block: BlockId, code: Code, channel: Channel) -> Result<(), BuildError> {
+    fn synchronise(&mut self, block: BlockId, code: Code, channel: ChannelEnd) -> Result<(), BuildError> {
         let line = self.line();
         let id = self.channel_of(block, channel, &line)?;
-        let operation = Operation { kind: Some(channel.kind), channels: vec![id], ..Operation::new(code) };
+        let operation =
+            BlockOperation { kind: Some(channel.kind), channels: vec![id], ..BlockOperation::new(code) };
         self.drafts[block.rank][block.block].push(operation, &line);
         Ok(())
     }
@@ -465,13 +467,13 @@ impl Program {
         &mut self,
         block: BlockId,
         code: Code,
-        semaphore: Semaphore,
+        semaphore: BlockSemaphore,
     ) -> Result<(), BuildError> {
         let line = self.line();
         if semaphore.rank != block.rank {
             return Err(call("the semaphore is of another rank; use one of the block's own rank", &line));
         }
-        let operation = Operation { semaphores: vec![semaphore.index], ..Operation::new(code) };
+        let operation = BlockOperation { semaphores: vec![semaphore.index], ..BlockOperation::new(code) };
         self.drafts[block.rank][block.block].push(operation, &line);
         Ok(())
     }

@@ -1,15 +1,15 @@
 //! A plan several times over, each over a part of every chunk.
 
-use crate::plan::{Block, Operation, Plan, RankProgram, Reference};
+use crate::plan::{Block, BlockOperation, ExecutionPlan, RankProgram, Reference};
 
 /// Replicates a plan: block b of instance k of n becomes b * n + k, as channels and semaphores do,
 /// and chunks x of size z become those from x * n + k * z on. All operands move.
-pub(super) fn replicate(plan: Plan, count: u32) -> Plan {
+pub(super) fn replicate(plan: ExecutionPlan, count: u32) -> ExecutionPlan {
     if count <= 1 {
         return plan;
     }
     let ranks = plan.ranks.iter().map(|rank| replicated(rank, count)).collect();
-    Plan { ranks, ..plan }
+    ExecutionPlan { ranks, ..plan }
 }
 
 fn replicated(rank: &RankProgram, count: u32) -> RankProgram {
@@ -40,7 +40,7 @@ fn moved(block: &Block, count: u32, instance: u32) -> Block {
     }
 }
 
-fn operation(of: &Operation, count: u32, instance: u32) -> Operation {
+fn operation(of: &BlockOperation, count: u32, instance: u32) -> BlockOperation {
     // Past all chunks, which breaks a rule.
     let moved =
         |of: &Reference| of.index.saturating_mul(count).saturating_add(instance.saturating_mul(of.size));

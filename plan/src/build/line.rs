@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use super::Program;
+use super::CollectiveProgram;
 
 /// A line of a program, as its author finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl fmt::Display for Line {
     }
 }
 
-impl Program {
+impl CollectiveProgram {
     /// Names the line that makes what follows, for programs that are not in Rust.
     pub fn made_at(&mut self, line: &str) {
         self.made_at = Some(line.into());

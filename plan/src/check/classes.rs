@@ -14,14 +14,16 @@ mod wrapped;
 use std::collections::BTreeSet;
 
 use crate::lower::{Lowered, Scaled, Sizes, granule, lower_sized, message_of, slices, wrap_of};
-use crate::plan::{Block, Buffer, ChannelKind, Holder, Operation, Plan, RankProgram, Reference};
+use crate::plan::{
+    Block, BlockOperation, Buffer, ChannelKind, ExecutionPlan, RankProgram, Reference, ReferencedBuffer,
+};
 use crate::problem::{Place, Problem};
 
-use super::iterations::{Shape, shape};
+use super::iterations::{PipelineShape, shape};
 use super::report::{ClassReport, Finding};
 use super::rule::{Rule, holds};
 use super::{findings, slices as cut};
-use iterated::{Iterated, Limits};
+use iterated::{ChunkLimits, Iterated};
 use wrapped::{overlapping, wrapped};
 
 /// The most units of a chunk for which units and wraps keep their exact relation.
@@ -29,7 +31,7 @@ const MAX_UNITS: usize = 2048;
 
 /// A size class.
 #[derive(Debug)]
-pub(super) struct Class {
+pub(super) struct SizeClass {
     /// What the class is.
     pub(super) about: String,
     /// The bytes of a chunk of the message that stands for the class, and of that message.
@@ -43,39 +45,39 @@ pub(super) struct Class {
     pub(super) undecided: Vec<Finding>,
 }
 
-impl Class {
+impl SizeClass {
     /// Makes the report of this class, in which nothing was found yet.
     pub(super) fn report(&self) -> ClassReport {
         let Self { chunk, message, above, .. } = *self;
         ClassReport { about: self.about.clone(), chunk, message, above, findings: Vec::new() }
     }
 
-    fn new(plan: &Plan, about: String, lowered: Lowered) -> Self {
+    fn new(plan: &ExecutionPlan, about: String, lowered: Lowered) -> Self {
         let chunk = lowered.real_chunk();
         let (message, lowered) = (message_of(plan, chunk), Some(lowered));
         Self { about, chunk, message, above: None, lowered, undecided: Vec::new() }
     }
 
     /// Says that its messages are longer than those with chunks of so many bytes.
-    fn above(self, plan: &Plan, chunk: usize) -> Self {
+    fn above(self, plan: &ExecutionPlan, chunk: usize) -> Self {
         Self { above: Some(message_of(plan, chunk)), ..self }
     }
 }
 
 /// Names the messages whose chunks have so many bytes.
-fn messages(plan: &Plan, range: &str, chunk: usize) -> String {
+fn messages(plan: &ExecutionPlan, range: &str, chunk: usize) -> String {
     format!("messages of {range}{} bytes", message_of(plan, chunk))
 }
 
 /// Returns the class of one message: just that size.
-pub(super) fn of_message(plan: &Plan, message: u64) -> Result<Class, Vec<Problem>> {
+pub(super) fn of_message(plan: &ExecutionPlan, message: u64) -> Result<SizeClass, Vec<Problem>> {
     let lowered = crate::lower(plan, message)?;
     let about = format!("messages of {message} bytes");
-    Ok(Class { message, ..Class::new(plan, about, lowered) })
+    Ok(SizeClass { message, ..SizeClass::new(plan, about, lowered) })
 }
 
 /// Returns all classes that the limits of a plan allow. The first is that of the smallest messages.
-pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
+pub(super) fn all(plan: &ExecutionPlan) -> Result<Vec<SizeClass>, Vec<Problem>> {
     if granule(plan).is_none() {
         let what = format!("no message of {} fits the counts of chunks; make them agree", plan.collective);
         return Err(vec![Problem::new(Place::PLAN, what)]);
@@ -102,26 +104,30 @@ pub(super) fn all(plan: &Plan) -> Result<Vec<Class>, Vec<Problem>> {
         return Ok(classes);
     }
     other_slices(plan, &pipelines, &mut classes)?;
-    let most = Limits::of(plan).high;
+    let most = ChunkLimits::of(plan).high;
     let wrap = plan.ranks.iter().map(|rank| wrap_of(plan, rank)).min().unwrap_or(usize::MAX);
     let least = pipelines.units.iter().copied().min().filter(|&least| least < most);
     if let Some((iterated, least)) = iterated.zip(least) {
-        many_iterations(plan, (&pipelines, &iterated), (unit, least), &mut classes)?;
+        many_iterations(plan, &pipelines, &iterated, unit, least, &mut classes)?;
         if wrap < most {
-            wrapped(plan, (&pipelines, &iterated), (unit, wrap), &mut classes)?;
+            wrapped(plan, &pipelines, &iterated, unit, wrap, &mut classes)?;
         }
     }
     if let Some(at) = pipelines.scratch.filter(|_| wrap < most && holds(Rule::ChunksOverlap)) {
-        classes.extend(overlapping(plan, &pipelines, (unit, wrap), at));
+        classes.extend(overlapping(plan, &pipelines, unit, wrap, at));
     }
     Ok(classes)
 }
 
 /// Chunks whose slices lie to each other otherwise.
-fn other_slices(plan: &Plan, pipelines: &Pipelines, classes: &mut Vec<Class>) -> Result<(), Vec<Problem>> {
+fn other_slices(
+    plan: &ExecutionPlan,
+    pipelines: &Pipelines,
+    classes: &mut Vec<SizeClass>,
+) -> Result<(), Vec<Problem>> {
     let lengths = cut::lengths(plan);
     // Beside pipelines a length does not stand for longer ones.
-    let low = if pipelines.units.is_empty() { 0 } else { Limits::of(plan).low };
+    let low = if pipelines.units.is_empty() { 0 } else { ChunkLimits::of(plan).low };
     let is_tried = |units: usize| plan.alignment * units >= low && holds(Rule::SlicesLieOtherwise);
     for units in lengths.others.iter().filter(|&&units| is_tried(units)) {
         let chunk = plan.alignment * units;
@@ -143,7 +149,7 @@ struct Pipelines {
     /// Their units.
     units: BTreeSet<usize>,
     /// What decides their iterations.
-    shapes: BTreeSet<Shape>,
+    shapes: BTreeSet<PipelineShape>,
     /// Whether there are slices within them.
     have_slices: bool,
     /// An operation outside of them that names scratch which wraps.
@@ -151,11 +157,12 @@ struct Pipelines {
 }
 
 impl Pipelines {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &ExecutionPlan) -> Self {
         let mut pipelines = Self::default();
         for (rank, program) in plan.ranks.iter().enumerate() {
             for (index, block) in program.blocks.iter().enumerate() {
-                let names_scratch = |operation: &Operation| names_scratch(plan, program, block, operation);
+                let names_scratch =
+                    |operation: &BlockOperation| names_scratch(plan, program, block, operation);
                 crate::problem::each_operation(
                     &block.operations,
                     Place::block(rank, index),
@@ -176,28 +183,44 @@ impl Pipelines {
 }
 
 /// Returns whether an operation names scratch, of a plan that wraps it.
-fn names_scratch(plan: &Plan, program: &RankProgram, block: &Block, operation: &Operation) -> bool {
+fn names_scratch(
+    plan: &ExecutionPlan,
+    program: &RankProgram,
+    block: &Block,
+    operation: &BlockOperation,
+) -> bool {
     let kind = operation.kind.unwrap_or(ChannelKind::Memory);
     let buffer = |reference: &Reference| match reference.holder {
-        Holder::Local(buffer) => buffer,
-        Holder::Remote(id) => program.remote_buffers[block.remote_buffers(kind)[id as usize] as usize].buffer,
-        Holder::Switch(id) => program.switch_groups[block.switch_groups[id as usize] as usize].buffer,
+        ReferencedBuffer::Local(buffer) => buffer,
+        ReferencedBuffer::Remote(id) => {
+            program.remote_buffers[block.remote_buffers(kind)[id as usize] as usize].buffer
+        }
+        ReferencedBuffer::Switch(id) => {
+            program.switch_groups[block.switch_groups[id as usize] as usize].buffer
+        }
     };
     let mut all = operation.sources.iter().chain(&operation.targets);
     plan.reuse_resources && all.any(|reference| buffer(reference) == Buffer::Scratch)
 }
 
-fn class(plan: &Plan, about: String, chunk: usize, scaled: Option<&Scaled>) -> Result<Class, Vec<Problem>> {
+fn class(
+    plan: &ExecutionPlan,
+    about: String,
+    chunk: usize,
+    scaled: Option<&Scaled>,
+) -> Result<SizeClass, Vec<Problem>> {
     let sizes = Sizes::of_chunk(plan, chunk, scaled).map_err(|problem| vec![problem])?;
-    Ok(Class::new(plan, about, lower_sized(plan, &sizes)?))
+    Ok(SizeClass::new(plan, about, lower_sized(plan, &sizes)?))
 }
 
 /// Several iterations, before scratch wraps: of chunks, and of slices.
 fn many_iterations(
-    plan: &Plan,
-    (pipelines, iterated): (&Pipelines, &Iterated<'_>),
-    (unit, least): (usize, usize),
-    classes: &mut Vec<Class>,
+    plan: &ExecutionPlan,
+    pipelines: &Pipelines,
+    iterated: &Iterated<'_>,
+    unit: usize,
+    least: usize,
+    classes: &mut Vec<SizeClass>,
 ) -> Result<(), Vec<Problem>> {
     if holds(Rule::PipelinesRepeat) {
         iterated.several(least, classes)?;

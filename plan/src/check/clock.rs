@@ -6,14 +6,14 @@ use std::rc::Rc;
 /// How far each actor has come, as one of them knows.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
-    parts: Rc<Parts>,
+    parts: Rc<ClockParts>,
 }
 
 impl Clock {
     /// Makes the clock that knows nothing, of so many actors.
     pub(super) fn zero(actors: usize) -> Self {
         let live = Rc::new(Cell::new(1));
-        Self { parts: Rc::new(Parts { known: vec![0; actors].into(), live }) }
+        Self { parts: Rc::new(ClockParts { known: vec![0; actors].into(), live }) }
     }
 
     /// Returns how many components there are in memory, of this clock and all that came of it.
@@ -74,19 +74,19 @@ impl PartialEq for Clock {
 
 /// The components of a clock, which count how many like them there are.
 #[derive(Debug)]
-struct Parts {
+struct ClockParts {
     known: Box<[u32]>,
     live: Rc<Cell<usize>>,
 }
 
-impl Clone for Parts {
+impl Clone for ClockParts {
     fn clone(&self) -> Self {
         self.live.set(self.live.get() + 1);
         Self { known: self.known.clone(), live: Rc::clone(&self.live) }
     }
 }
 
-impl Drop for Parts {
+impl Drop for ClockParts {
     fn drop(&mut self) {
         self.live.set(self.live.get() - 1);
     }

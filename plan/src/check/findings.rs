@@ -1,11 +1,11 @@
 //! Findings in words, each with what would mend it.
 
-use super::machine::{Chance, Count, MAX_LIVE};
-use super::memory::{Access, Hazard, Origin, Race};
-use super::report::{Finding, Kind};
+use super::machine::{Chance, CounterId, MAX_LIVE};
+use super::memory::{CellAccess, Hazard, Origin, Race};
+use super::report::{Finding, FindingKind};
 use super::value::MAX_PARTS;
 use crate::lower::{Lowered, message_of};
-use crate::plan::Plan;
+use crate::plan::ExecutionPlan;
 use crate::problem::{Place, Problem};
 
 /// Says that a plan takes more than a check has.
@@ -36,9 +36,9 @@ pub(super) fn cut_short() -> Finding {
 }
 
 /// Says that the format does not define what a plan computes.
-pub(super) fn unchecked(plan: &Plan) -> Finding {
+pub(super) fn unchecked(plan: &ExecutionPlan) -> Finding {
     Finding {
-        kind: Kind::Unchecked,
+        kind: FindingKind::Unchecked,
         what: format!(
             "what `{}` computes is not part of the format, so results were not compared",
             plan.collective
@@ -49,7 +49,7 @@ pub(super) fn unchecked(plan: &Plan) -> Finding {
 }
 
 fn undecided(what: String, remedy: &str) -> Finding {
-    Finding { kind: Kind::Undecided, what, remedy: remedy.to_owned(), places: Vec::new() }
+    Finding { kind: FindingKind::Undecided, what, remedy: remedy.to_owned(), places: Vec::new() }
 }
 
 /// Says that a class stands for its sizes roughly.
@@ -62,10 +62,10 @@ pub(super) fn approximate() -> Finding {
 
 /// Says from which message on operations reach beyond scratch. The chunks are the longest that is
 /// right, and the next one.
-pub(super) fn out_of_bounds(plan: &Plan, (right, wrong): (usize, usize), problem: &Problem) -> Finding {
+pub(super) fn out_of_bounds(plan: &ExecutionPlan, right: usize, wrong: usize, problem: &Problem) -> Finding {
     let (right, wrong) = (message_of(plan, right), message_of(plan, wrong));
     Finding {
-        kind: Kind::OutOfBounds,
+        kind: FindingKind::OutOfBounds,
         what: format!("a message of {wrong} bytes is refused, and so are longer ones: {problem}"),
         remedy: format!(
             "set `max_message_size` to {right}, or choose a `unit_size` that divides what scratch wraps in"
@@ -141,10 +141,10 @@ pub(super) fn overlapping(at: Place, wrap: usize) -> Finding {
 /// Says that the schedule decides who signals or takes first.
 pub(super) fn chance(lowered: &Lowered, chance: &Chance) -> Finding {
     let counter = counter(lowered, chance.rank, chance.counter);
-    let [one, other] = chance.blocks.map(|(rank, block)| Place::block(rank, block));
+    let [one, other] = chance.blocks.map(|of| Place::block(of.rank, of.block));
     let does = if chance.takes { "take from" } else { "add to" };
     Finding {
-        kind: Kind::Undecided,
+        kind: FindingKind::Undecided,
         what: format!("{one} and {other} {does} {counter} in an order that the schedule decides"),
         remedy: "give each block a channel or semaphore of its own".to_owned(),
         places: vec![one, other],
@@ -152,19 +152,19 @@ pub(super) fn chance(lowered: &Lowered, chance: &Chance) -> Finding {
 }
 
 /// Names a counter.
-pub(super) fn counter(lowered: &Lowered, rank: usize, counter: Count) -> String {
+pub(super) fn counter(lowered: &Lowered, rank: usize, counter: CounterId) -> String {
     match counter {
-        Count::Signals(index) => {
+        CounterId::Signals(index) => {
             let counter = lowered.ranks[rank].counters[index];
             let (kind, peer, ordinal) = (counter.kind, counter.peer, counter.ordinal);
             format!("the signals of rank {peer} to rank {rank} on {kind} channel {ordinal}")
         }
-        Count::Semaphore(index) => format!("semaphore {index} of rank {rank}"),
+        CounterId::Semaphore(index) => format!("semaphore {index} of rank {rank}"),
     }
 }
 
 /// Describes a race, and what would order the two accesses.
-pub(super) fn race(plan: &Plan, lowered: &Lowered, kind: Kind, race: &Race) -> Finding {
+pub(super) fn race(plan: &ExecutionPlan, lowered: &Lowered, kind: FindingKind, race: &Race) -> Finding {
     let [first, second] = [&race.first, &race.second].map(|access| told(lowered, access));
     let (one, other) = match race.hazard {
         Hazard::ReadAfterWrite => ("reads", "writes"),
@@ -202,7 +202,7 @@ pub(super) fn more_units(lowered: &Lowered, more: usize, when: &str) -> String {
     }
 }
 
-fn place(lowered: &Lowered, access: &Access) -> Place {
+fn place(lowered: &Lowered, access: &CellAccess) -> Place {
     match access.origin {
         Origin::Input(rank) | Origin::Result(rank) => Place::rank(rank as usize),
         Origin::Operation(..) => {
@@ -211,7 +211,7 @@ fn place(lowered: &Lowered, access: &Access) -> Place {
     }
 }
 
-fn told(lowered: &Lowered, access: &Access) -> String {
+fn told(lowered: &Lowered, access: &CellAccess) -> String {
     match access.origin {
         Origin::Input(rank) => format!("the caller of rank {rank} (input)"),
         Origin::Result(rank) => format!("the caller of rank {rank} (result)"),
@@ -219,10 +219,10 @@ fn told(lowered: &Lowered, access: &Access) -> String {
     }
 }
 
-fn remedy(lowered: &Lowered, kind: Kind, race: &Race) -> String {
+fn remedy(lowered: &Lowered, kind: FindingKind, race: &Race) -> String {
     match kind {
-        Kind::MissingFlush => return "end with a flush of the channel, or with pwsf".to_owned(),
-        Kind::RelaxedOrder => return "signal and wait in full where the data matter".to_owned(),
+        FindingKind::MissingFlush => return "end with a flush of the channel, or with pwsf".to_owned(),
+        FindingKind::RelaxedOrder => return "signal and wait in full where the data matter".to_owned(),
         _ => {}
     }
     let [first, second] = [&race.first, &race.second].map(|access| (access, access.origin.site(lowered)));
@@ -230,7 +230,7 @@ fn remedy(lowered: &Lowered, kind: Kind, race: &Race) -> String {
         ((_, Some((rank, block, site))), (_, Some((to, other, next)))) => {
             if (rank, block) == (to, other) {
                 "put a nop between the two operations".to_owned()
-            } else if kind == Kind::RaceOnGpu {
+            } else if kind == FindingKind::RaceOnGpu {
                 format!(
                     "put a nop before {next} of block {other}, behind what it waits for, and one behind {site} of block {block}"
                 )

@@ -4,14 +4,15 @@
 use std::collections::BTreeSet;
 
 use crate::plan::{
-    Block, Buffer, ChannelKind, Code, Holder, Operation, Operator, Plan, RankProgram, Reference,
+    Block, BlockOperation, Buffer, ChannelKind, Code, ExecutionPlan, Operator, RankProgram, Reference,
+    ReferencedBuffer,
 };
 use crate::problem::Place;
 use crate::problem::each_operation;
 
 /// Returns a line for each place.
 #[must_use]
-pub fn differences(plan: &Plan) -> Vec<String> {
+pub fn differences(plan: &ExecutionPlan) -> Vec<String> {
     let mut found = Vec::new();
     for (rank, program) in plan.ranks.iter().enumerate() {
         limits(rank, program, &mut found);
@@ -22,7 +23,7 @@ pub fn differences(plan: &Plan) -> Vec<String> {
         }
         for (index, block) in program.blocks.iter().enumerate() {
             each_operation(&block.operations, Place::block(rank, index), &mut |operation, at| {
-                let differences = of_operation(plan, (program, block), operation);
+                let differences = of_operation(plan, program, block, operation);
                 found.extend(differences.into_iter().map(|what| format!("{at}: {what}")));
             });
         }
@@ -65,7 +66,7 @@ fn limits(rank: usize, program: &RankProgram, found: &mut Vec<String>) {
 
 /// Returns what its executor asks of callers, where the format asks nothing.
 #[must_use]
-pub fn duties(plan: &Plan) -> Option<String> {
+pub fn duties(plan: &ExecutionPlan) -> Option<String> {
     let mut first = None;
     for (rank, program) in plan.ranks.iter().enumerate() {
         for (index, block) in program.blocks.iter().enumerate() {
@@ -82,16 +83,17 @@ pub fn duties(plan: &Plan) -> Option<String> {
 
 /// What its executor does with an operation, where that is not what the format says.
 fn of_operation(
-    plan: &Plan,
-    (program, block): (&RankProgram, &Block),
-    operation: &Operation,
+    plan: &ExecutionPlan,
+    program: &RankProgram,
+    block: &Block,
+    operation: &BlockOperation,
 ) -> Vec<&'static str> {
     let is_shifted =
         operation.sources.iter().zip(&operation.targets).any(|(from, to)| from.index != to.index);
     let is_of = |codes: &[Code], kind| codes.contains(&operation.code) && operation.kind == Some(kind);
     let is_mixed = || operation.sources.windows(2).any(|two| two[0].holder != two[1].holder);
     let far = || far(program, block, operation);
-    let is_sliced = |operation: &Operation| operation.slice.is_some();
+    let is_sliced = |operation: &BlockOperation| operation.slice.is_some();
     let code = operation.code;
     let all = [
         (code == Code::Get && is_shifted, "get exchanges the two offsets, which differ"),
@@ -123,15 +125,15 @@ fn of_operation(
 }
 
 /// Returns the buffers of other ranks that an operation names.
-fn far(program: &RankProgram, block: &Block, operation: &Operation) -> Vec<Buffer> {
+fn far(program: &RankProgram, block: &Block, operation: &BlockOperation) -> Vec<Buffer> {
     let kind = operation.kind.unwrap_or(ChannelKind::Memory);
     let of = |reference: &Reference| match reference.holder {
-        Holder::Local(_) => None,
-        Holder::Remote(id) => {
+        ReferencedBuffer::Local(_) => None,
+        ReferencedBuffer::Remote(id) => {
             let index = *block.remote_buffers(kind).get(id as usize)?;
             program.remote_buffers.get(index as usize).map(|buffer| buffer.buffer)
         }
-        Holder::Switch(id) => {
+        ReferencedBuffer::Switch(id) => {
             let index = *block.switch_groups.get(id as usize)?;
             program.switch_groups.get(index as usize).map(|group| group.buffer)
         }

@@ -9,9 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lower::{Counters, gcd};
-use crate::plan::{Code, Operation, Pipeline, Plan};
+use crate::plan::{BlockId, BlockOperation, Code, ExecutionPlan, PipelineLoop};
 use crate::problem::Place;
-use crate::rules::pipelines::{Shared, shared};
+use crate::rules::pipelines::{SharedCounter, shared};
 
 /// What the counters of a plan make of its pipelines.
 #[derive(Debug, Default)]
@@ -27,44 +27,44 @@ pub(super) struct Iterations {
 /// The iterations of one pipeline that use a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// The rank and the block, and which operation of it is the pipeline.
-    pipeline: (usize, usize, usize),
-    shape: Shape,
+    /// The block, and which operation of it is the pipeline.
+    pipeline: (BlockId, usize),
+    shape: PipelineShape,
     /// How many operations each iteration has on the counter.
     times: usize,
 }
 
 /// The unit and the chunks of a pipeline in lowest terms, which decide its iterations.
-pub(super) type Shape = (usize, usize);
+pub(super) type PipelineShape = (usize, usize);
 
 /// One side of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
+enum CounterSide {
     Adds,
     Takes,
     /// A block that meets others.
-    Meets(usize, usize),
+    Meets(BlockId),
 }
 
 /// All uses of a counter.
 #[derive(Debug, Default)]
-struct Uses {
+struct CounterUses {
     /// The first one in a pipeline.
     first: Option<Place>,
     /// How many there are outside of pipelines.
     outside: usize,
     /// By block that has taken or met outside, whether a pipeline of it did the same later.
-    before: BTreeMap<(usize, usize), bool>,
-    sides: BTreeMap<Side, Vec<Run>>,
+    before: BTreeMap<BlockId, bool>,
+    sides: BTreeMap<CounterSide, Vec<Run>>,
 }
 
 impl Iterations {
-    pub(super) fn of(plan: &Plan) -> Self {
+    pub(super) fn of(plan: &ExecutionPlan) -> Self {
         let mut found = Self::default();
         for (counter, uses) in all_uses(plan) {
             let Some(first) = uses.first else { continue };
             let initial = match counter {
-                Shared::Semaphore(rank, id) => plan.ranks[rank].semaphores[id as usize] as usize,
+                SharedCounter::Semaphore(rank, id) => plan.ranks[rank].semaphores[id as usize] as usize,
                 _ => 0,
             };
             found.lag = found.lag.saturating_add(initial).saturating_add(uses.outside);
@@ -77,9 +77,9 @@ impl Iterations {
     }
 }
 
-impl Uses {
-    fn note(&mut self, side: Side, by: (usize, usize), at: Place, run: Option<(usize, Shape)>) {
-        let takes = side != Side::Adds;
+impl CounterUses {
+    fn note(&mut self, side: CounterSide, by: BlockId, at: Place, run: Option<(usize, PipelineShape)>) {
+        let takes = side != CounterSide::Adds;
         let Some((index, shape)) = run else {
             self.outside += 1;
             if takes {
@@ -91,7 +91,7 @@ impl Uses {
         if let Some(is_before) = self.before.get_mut(&by).filter(|_| takes) {
             *is_before = true;
         }
-        let pipeline = (by.0, by.1, index);
+        let pipeline = (by, index);
         let runs = self.sides.entry(side).or_default();
         match runs.last_mut() {
             Some(last) if last.pipeline == pipeline => last.times += 1,
@@ -102,18 +102,19 @@ impl Uses {
     fn keep_step(&self) -> bool {
         let shapes = |runs: &Vec<Run>| runs.iter().map(|run| (run.shape, run.times)).collect();
         let of_sides: BTreeSet<Vec<_>> = self.sides.values().map(shapes).collect();
-        let is_one_sided = self.sides.len() < 2 && !matches!(self.sides.keys().next(), Some(Side::Meets(..)));
+        let is_one_sided =
+            self.sides.len() < 2 && !matches!(self.sides.keys().next(), Some(CounterSide::Meets(..)));
         of_sides.len() == 1 && !is_one_sided
     }
 }
 
-fn all_uses(plan: &Plan) -> BTreeMap<Shared, Uses> {
+fn all_uses(plan: &ExecutionPlan) -> BTreeMap<SharedCounter, CounterUses> {
     let counters = Counters::of(plan);
-    let mut uses: BTreeMap<Shared, Uses> = BTreeMap::new();
+    let mut uses: BTreeMap<SharedCounter, CounterUses> = BTreeMap::new();
     for (rank, program) in plan.ranks.iter().enumerate() {
         for (block, of) in program.blocks.iter().enumerate() {
-            let by = (rank, block);
-            let mut note = |operation: &Operation, at: Place, run| {
+            let by = BlockId { rank, block };
+            let mut note = |operation: &BlockOperation, at: Place, run| {
                 for counter in shared(plan, &counters, by, operation) {
                     let side = side(counter, by, operation);
                     uses.entry(counter).or_default().note(side, by, at, run);
@@ -134,16 +135,18 @@ fn all_uses(plan: &Plan) -> BTreeMap<Shared, Uses> {
 }
 
 /// Returns what decides the iterations of a pipeline.
-pub(super) fn shape(pipeline: &Pipeline) -> Shape {
+pub(super) fn shape(pipeline: &PipelineLoop) -> PipelineShape {
     let (unit, chunks) = (pipeline.unit, pipeline.chunks as usize);
     let common = gcd(unit, chunks).max(1);
     (unit / common, chunks / common)
 }
 
-fn side(counter: Shared, (rank, block): (usize, usize), operation: &Operation) -> Side {
+fn side(counter: SharedCounter, by: BlockId, operation: &BlockOperation) -> CounterSide {
     match counter {
-        Shared::Barrier(..) => Side::Meets(rank, block),
-        _ if matches!(operation.code, Code::Wait | Code::RelaxedWait | Code::SemAcquire) => Side::Takes,
-        _ => Side::Adds,
+        SharedCounter::Barrier(..) => CounterSide::Meets(by),
+        _ if matches!(operation.code, Code::Wait | Code::RelaxedWait | Code::SemAcquire) => {
+            CounterSide::Takes
+        }
+        _ => CounterSide::Adds,
     }
 }

@@ -14,13 +14,14 @@ mod moves;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::clock::Clock;
-use super::memory::{Access, Memory, Origin, Spot};
+use super::memory::{CellAccess, CellMemory, CellRange, Origin, Spot};
 use super::rule::{Rule, holds};
-use super::value::{Expression, Value, Values};
-use crate::lower::{Action, Cursor, Lowered, Step};
+use super::value::{Expression, Expressions, Value};
+use crate::lower::{Cursor, Lowered, Step, StepAction};
+use crate::plan::BlockId;
 use actors::Actors;
-pub(super) use counters::{Chance, Count};
-use counters::{Counted, Published, Thread};
+pub(super) use counters::{Chance, CounterId};
+use counters::{CounterState, Published, Thread};
 
 /// The most components of clocks that a run holds at once. Tests reach it.
 pub(super) const MAX_LIVE: usize = if cfg!(test) { 1 << 16 } else { 1 << 28 };
@@ -47,15 +48,15 @@ impl Model {
 }
 
 /// All that changes in a run.
-pub(super) struct Machine<'a> {
+pub(super) struct AbstractMachine<'a> {
     pub(super) lowered: &'a Lowered,
     model: Model,
     /// The bytes of a cell.
     pub(super) cell: usize,
     actors: Actors,
-    pub(super) memory: Memory,
-    pub(super) values: Values,
-    pub(super) ranks: Vec<Rank>,
+    pub(super) memory: CellMemory,
+    pub(super) values: Expressions,
+    pub(super) ranks: Vec<AbstractRank>,
     /// What orders signals, semaphores or pushes by chance.
     pub(super) chances: BTreeSet<Chance>,
     /// Whether several threads add to one counter, or take from one.
@@ -67,17 +68,17 @@ pub(super) struct Machine<'a> {
 }
 
 /// One rank.
-pub(super) struct Rank {
+pub(super) struct AbstractRank {
     /// The launch that it is in, or that it begins next.
     pub(super) launch: u64,
     pub(super) is_running: bool,
     caller: Clock,
     position: u32,
-    pub(super) signals: Vec<Counted>,
-    pub(super) semaphores: Vec<Counted>,
-    barriers: Vec<Meeting>,
-    pub(super) blocks: Vec<Task>,
-    queue: VecDeque<Trigger>,
+    pub(super) signals: Vec<CounterState>,
+    pub(super) semaphores: Vec<CounterState>,
+    barriers: Vec<BarrierRounds>,
+    pub(super) blocks: Vec<AbstractBlock>,
+    queue: VecDeque<QueuedPush>,
     lanes: Vec<Lane>,
     /// The cells of the output of each launch.
     pub(super) outputs: Vec<Vec<Value>>,
@@ -85,7 +86,7 @@ pub(super) struct Rank {
 
 /// A barrier: who has arrived in this round, and what came of the rounds before.
 #[derive(Debug)]
-struct Meeting {
+struct BarrierRounds {
     arrived: usize,
     gathered: Clock,
     rounds: Vec<Clock>,
@@ -93,7 +94,7 @@ struct Meeting {
 
 /// A thread block.
 #[derive(Clone)]
-pub(super) struct Task {
+pub(super) struct AbstractBlock {
     pub(super) cursor: Cursor,
     position: u32,
     base: Clock,
@@ -116,7 +117,7 @@ struct Lane {
 }
 
 /// What a proxy does next.
-struct Trigger {
+struct QueuedPush {
     lane: usize,
     index: usize,
     port: usize,
@@ -131,11 +132,11 @@ enum Pushed {
     Signal { peer: usize, counter: usize, block: usize },
 }
 
-impl<'a> Machine<'a> {
+impl<'a> AbstractMachine<'a> {
     pub(super) fn new(lowered: &'a Lowered, cell: usize, model: Model) -> Self {
         let actors = Actors::of(lowered);
         let zero = Clock::zero(actors.count());
-        let task = || Task {
+        let task = || AbstractBlock {
             cursor: Cursor::default(),
             position: 0,
             base: zero.clone(),
@@ -146,17 +147,17 @@ impl<'a> Machine<'a> {
             done: None,
             round: None,
         };
-        let meeting = || Meeting { arrived: 0, gathered: zero.clone(), rounds: Vec::new() };
-        let ranks = lowered.ranks.iter().enumerate().map(|(rank, code)| Rank {
+        let meeting = || BarrierRounds { arrived: 0, gathered: zero.clone(), rounds: Vec::new() };
+        let ranks = lowered.ranks.iter().enumerate().map(|(rank, code)| AbstractRank {
             launch: 1,
             is_running: false,
             caller: zero.clone(),
             position: 0,
-            signals: code.counters.iter().map(|_| Counted::starting_at(0)).collect(),
+            signals: code.counters.iter().map(|_| CounterState::starting_at(0)).collect(),
             semaphores: code
                 .semaphores
                 .iter()
-                .map(|&initial| Counted::starting_at(initial as usize))
+                .map(|&initial| CounterState::starting_at(initial as usize))
                 .collect(),
             barriers: code.barriers.iter().map(|_| meeting()).collect(),
             blocks: code.blocks.iter().map(|_| task()).collect(),
@@ -165,14 +166,14 @@ impl<'a> Machine<'a> {
             outputs: Vec::new(),
         });
         let ranks = ranks.collect();
-        let memory = Memory::new(lowered, cell);
+        let memory = CellMemory::new(lowered, cell);
         Self {
             lowered,
             model,
             cell,
             actors,
             memory,
-            values: Values::new(),
+            values: Expressions::new(),
             ranks,
             chances: BTreeSet::new(),
             has_shared_counters: false,
@@ -186,7 +187,7 @@ impl<'a> Machine<'a> {
         let mut order: Vec<(usize, usize)> = (0..self.ranks.len())
             .flat_map(|rank| (0..self.ranks[rank].blocks.len()).map(move |block| (rank, block)))
             .collect();
-        let mut random = crate::interpret::Random::new(self.model.seed);
+        let mut random = crate::interpret::SplitMix64::new(self.model.seed);
         let mut has_moved = true;
         while has_moved {
             has_moved = false;
@@ -234,18 +235,18 @@ impl<'a> Machine<'a> {
     fn begin(&mut self, rank: usize) {
         let region = self.lowered.ranks[rank].input;
         let launch = self.ranks[rank].launch;
-        let (first, cells) = (region.offset / self.cell, region.bytes / self.cell);
-        let access = self.caller_access(rank, Origin::Input(moves::small(rank)), (first, cells));
+        let range = CellRange { first: region.offset / self.cell, cells: region.bytes / self.cell };
+        let access = self.caller_access(rank, Origin::Input(moves::small(rank)), range);
         let known = self.ranks[rank].caller.clone();
-        for cell in 0..cells {
+        for cell in 0..range.cells {
             let leaf = Expression::Input {
                 rank: moves::small(rank),
                 launch: u32::try_from(launch).unwrap_or(u32::MAX),
                 cell: moves::small(cell),
             };
             let value = self.values.of(leaf);
-            let spot = Spot { rank, buffer: region.buffer, cell: first + cell };
-            self.memory.write(spot, &access, &known, (value, None));
+            let spot = Spot { rank, buffer: region.buffer, cell: range.first + cell };
+            self.memory.write(spot, &access, &known, value, None);
         }
         if !holds(Rule::LaunchesOverlap) {
             for other in 0..self.ranks.len() {
@@ -281,14 +282,14 @@ impl<'a> Machine<'a> {
             }
         }
         let region = self.lowered.ranks[rank].output;
-        let (first, cells) = (region.offset / self.cell, region.bytes / self.cell);
-        let access = self.caller_access(rank, Origin::Result(moves::small(rank)), (first, cells));
+        let range = CellRange { first: region.offset / self.cell, cells: region.bytes / self.cell };
+        let access = self.caller_access(rank, Origin::Result(moves::small(rank)), range);
         let known = self.ranks[rank].caller.clone();
         let mut read = |cell| {
-            let spot = Spot { rank, buffer: region.buffer, cell: first + cell };
+            let spot = Spot { rank, buffer: region.buffer, cell: range.first + cell };
             self.memory.read(spot, &access, &known, false)
         };
-        let output = (0..cells).map(&mut read).collect();
+        let output = (0..range.cells).map(&mut read).collect();
         let state = &mut self.ranks[rank];
         state.outputs.push(output);
         state.launch += 1;
@@ -296,12 +297,12 @@ impl<'a> Machine<'a> {
     }
 
     /// Makes the next access of the caller of a rank.
-    fn caller_access(&mut self, rank: usize, origin: Origin, (first, cells): (usize, usize)) -> Access {
+    fn caller_access(&mut self, rank: usize, origin: Origin, range: CellRange) -> CellAccess {
         let actor = self.actors.caller(rank);
         let state = &mut self.ranks[rank];
         state.position += 1;
         state.caller.reach(actor, state.position);
-        Access { actor, position: state.position, origin, launch: state.launch, range: (first, cells, 16) }
+        CellAccess { actor, position: state.position, origin, launch: state.launch, range, element: 16 }
     }
 
     /// Lets a block take a step, or a part of it. Returns whether it did anything.
@@ -312,48 +313,46 @@ impl<'a> Machine<'a> {
             return false;
         }
         let Some(&step) = self.ranks[rank].blocks[block].cursor.step(code) else { return false };
-        let actor = self.actors.block(rank, block);
+        let (actor, block_id) = (self.actors.block(rank, block), BlockId { rank, block });
         let is_done = match step.action {
-            Action::Fence | Action::Repeat { .. } => {
+            StepAction::Fence | StepAction::Repeat { .. } => {
                 self.ranks[rank].blocks[block].fence(actor);
                 true
             }
-            Action::Barrier { barrier } => match self.meet(rank, block, barrier) {
-                Progress::Done => true,
-                progress => return progress == Progress::Some,
+            StepAction::Barrier { barrier } => match self.meet(rank, block, barrier) {
+                TurnProgress::Done => true,
+                progress => return progress == TurnProgress::Some,
             },
-            Action::Signal { peer, counter, relaxed } => {
-                let published = self.publish(rank, block, step.slot, relaxed);
-                self.add(self.thread((rank, block), step.slot), peer, Count::Signals(counter), published);
+            StepAction::Signal { peer, counter, relaxed } => {
+                self.tell(block_id, step.slot, peer, CounterId::Signals(counter), relaxed);
                 true
             }
-            Action::Release { semaphore } => {
-                let published = self.publish(rank, block, step.slot, false);
-                self.add(self.thread((rank, block), step.slot), rank, Count::Semaphore(semaphore), published);
+            StepAction::Release { semaphore } => {
+                self.tell(block_id, step.slot, rank, CounterId::Semaphore(semaphore), false);
                 true
             }
-            Action::Wait { counter, relaxed } => {
-                self.take(rank, block, Count::Signals(counter), step.slot, relaxed)
+            StepAction::Wait { counter, relaxed } => {
+                self.take(rank, block, CounterId::Signals(counter), step.slot, relaxed)
             }
-            Action::Acquire { semaphore } => {
-                self.take(rank, block, Count::Semaphore(semaphore), step.slot, false)
+            StepAction::Acquire { semaphore } => {
+                self.take(rank, block, CounterId::Semaphore(semaphore), step.slot, false)
             }
-            Action::Move(transfer) | Action::Await(transfer) => {
+            StepAction::Move(transfer) | StepAction::Await(transfer) => {
                 match self.transfer(rank, block, &step, &transfer) {
-                    Progress::Done => true,
-                    progress => return progress == Progress::Some,
+                    TurnProgress::Done => true,
+                    progress => return progress == TurnProgress::Some,
                 }
             }
-            Action::Push { port, transfer } => {
+            StepAction::Push { port, transfer } => {
                 let task = self.pushed_copy(rank, block, &transfer);
                 self.push(rank, block, &step, port, task);
                 true
             }
-            Action::PushSignal { port, peer, counter } => {
+            StepAction::PushSignal { port, peer, counter } => {
                 self.push(rank, block, &step, port, Pushed::Signal { peer, counter, block });
                 true
             }
-            Action::Flush { port } => self.flush(rank, block, step.slot, port),
+            StepAction::Flush { port } => self.flush(rank, block, step.slot, port),
         };
         if is_done {
             self.advance(rank, block, &step);
@@ -376,15 +375,15 @@ impl<'a> Machine<'a> {
     }
 
     /// Arrives at a barrier, or looks whether all have.
-    fn meet(&mut self, rank: usize, block: usize, barrier: usize) -> Progress {
+    fn meet(&mut self, rank: usize, block: usize, barrier: usize) -> TurnProgress {
         let parties = self.lowered.ranks[rank].barriers[barrier];
         let actor = self.actors.block(rank, block);
         let state = &mut self.ranks[rank];
         let (task, meeting) = (&mut state.blocks[block], &mut state.barriers[barrier]);
         if let Some(round) = task.round {
-            let Some(known) = meeting.rounds.get(round) else { return Progress::None };
+            let Some(known) = meeting.rounds.get(round) else { return TurnProgress::None };
             task.base.join(known);
-            return Progress::Done;
+            return TurnProgress::Done;
         }
         task.fence(actor);
         task.round = Some(meeting.rounds.len());
@@ -394,7 +393,7 @@ impl<'a> Machine<'a> {
             meeting.rounds.push(meeting.gathered.clone());
             meeting.arrived = 0;
         }
-        Progress::Some
+        TurnProgress::Some
     }
 }
 
@@ -405,13 +404,13 @@ pub(super) fn actors_of(lowered: &Lowered) -> usize {
 
 /// What came of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+enum TurnProgress {
     None,
     Some,
     Done,
 }
 
-impl Task {
+impl AbstractBlock {
     /// Lets all threads know what each knows.
     fn fence(&mut self, actor: usize) {
         self.position += 1;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::clock::Clock;
 use super::rule::{Rule, holds};
-use super::value::{Value, Values};
-use crate::lower::{Lowered, Site};
+use super::value::{Expressions, Value};
+use crate::lower::{Lowered, OperationSite};
 use crate::plan::Buffer;
 
 /// Where an access comes from.
@@ -21,14 +21,30 @@ pub(super) enum Origin {
 
 /// One access of an actor to a range of cells.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Access {
+pub(super) struct CellAccess {
     /// Who, as a component of clocks, and at which of its positions.
     pub(super) actor: usize,
     pub(super) position: u32,
     pub(super) origin: Origin,
     pub(super) launch: u64,
-    /// The whole range that the operation touches, and the bytes that a thread handles at once.
-    pub(super) range: (usize, usize, u8),
+    /// The whole range that the operation touches.
+    pub(super) range: CellRange,
+    /// The bytes that a thread handles at once.
+    pub(super) element: u8,
+}
+
+impl CellAccess {
+    /// Whether the threads of a block share both accesses in equal ways.
+    fn is_shared_as(&self, other: &Self) -> bool {
+        (self.range, self.element) == (other.range, other.element)
+    }
+}
+
+/// Cells of a buffer that follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CellRange {
+    pub(super) first: usize,
+    pub(super) cells: usize,
 }
 
 /// The cells of one operand.
@@ -51,8 +67,8 @@ pub(super) enum Hazard {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Race {
     pub(super) hazard: Hazard,
-    pub(super) first: Access,
-    pub(super) second: Access,
+    pub(super) first: CellAccess,
+    pub(super) second: CellAccess,
     pub(super) spot: Spot,
     /// How many cells it was seen in, over all launches.
     pub(super) cells: usize,
@@ -72,17 +88,17 @@ pub(super) struct Packet {
 
 /// A cell.
 #[derive(Clone, Debug)]
-pub(super) struct Cell {
+pub(super) struct MemoryCell {
     pub(super) value: Value,
     pub(super) packet: Option<Packet>,
-    write: Option<Access>,
+    write: Option<CellAccess>,
     /// The largest flag of packets so far, and whether a packet with it was overwritten by another.
     flag: u64,
     is_written_again: bool,
-    reads: Vec<Access>,
+    reads: Vec<CellAccess>,
 }
 
-impl Cell {
+impl MemoryCell {
     /// Returns whether a packet is there already, as it is: readers find the same, and may have it
     /// from the one that was there, so its clock is what they know.
     fn holds_already(&self, value: Value, packet: Option<&Packet>) -> bool {
@@ -106,15 +122,15 @@ const MAX_RACES: usize = 2000;
 
 /// All cells of all ranks.
 #[derive(Debug)]
-pub(super) struct Memory {
-    ranks: Vec<[Vec<Cell>; 3]>,
+pub(super) struct CellMemory {
+    ranks: Vec<[Vec<MemoryCell>; 3]>,
     pub(super) races: BTreeMap<RaceKey, Race>,
 }
 
-impl Memory {
+impl CellMemory {
     pub(super) fn new(lowered: &Lowered, cell: usize) -> Self {
-        let empty = Cell {
-            value: Values::UNDEFINED,
+        let empty = MemoryCell {
+            value: Expressions::UNDEFINED,
             packet: None,
             write: None,
             flag: 0,
@@ -126,25 +142,25 @@ impl Memory {
         Self { ranks: lowered.ranks.iter().map(of_rank).collect(), races: BTreeMap::new() }
     }
 
-    pub(super) fn cell(&self, spot: Spot) -> &Cell {
+    pub(super) fn cell(&self, spot: Spot) -> &MemoryCell {
         &self.ranks[spot.rank][spot.buffer as usize][spot.cell]
     }
 
     /// Reads a cell in the view of an actor. A read of packets waits for its write, and so does
     /// not check it, but where a packet with the same flag was there before: it may find that one.
     /// The view of such a read is what was known before its packets came.
-    pub(super) fn read(&mut self, spot: Spot, access: &Access, view: &Clock, of_packets: bool) -> Value {
+    pub(super) fn read(&mut self, spot: Spot, access: &CellAccess, view: &Clock, of_packets: bool) -> Value {
         let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
         let waits = of_packets && !(cell.is_written_again && holds(Rule::PacketsComeOnce));
         let race = cell.write.filter(|write| !waits && !is_ordered(write, access, view));
-        let same = |read: &&mut Access| read.actor == access.actor && read.range == access.range;
+        let same = |read: &&mut CellAccess| read.actor == access.actor && read.is_shared_as(access);
         match cell.reads.iter_mut().find(same) {
             Some(read) => *read = *access,
             None if of_packets && !holds(Rule::PacketsAreRead) => {}
             None => cell.reads.push(*access),
         }
         let is_torn = cell.packet.is_some() && !of_packets && holds(Rule::PacketsAreNotPlain);
-        let value = if is_torn { Values::UNDEFINED } else { cell.value };
+        let value = if is_torn { Expressions::UNDEFINED } else { cell.value };
         if let Some(first) = race {
             self.note(Hazard::ReadAfterWrite, first, *access, spot);
         }
@@ -155,9 +171,10 @@ impl Memory {
     pub(super) fn write(
         &mut self,
         spot: Spot,
-        access: &Access,
+        access: &CellAccess,
         view: &Clock,
-        (value, packet): (Value, Option<Packet>),
+        value: Value,
+        packet: Option<Packet>,
     ) {
         let cell = &mut self.ranks[spot.rank][spot.buffer as usize][spot.cell];
         let overwritten = cell.write.filter(|write| !is_ordered(write, access, view));
@@ -176,13 +193,13 @@ impl Memory {
         }
     }
 
-    fn note(&mut self, hazard: Hazard, first: Access, second: Access, spot: Spot) {
+    fn note(&mut self, hazard: Hazard, first: CellAccess, second: CellAccess, spot: Spot) {
         let is_hazard = match hazard {
             Hazard::ReadAfterWrite => holds(Rule::ReadAfterWrite),
             Hazard::WriteAfterWrite => holds(Rule::WriteAfterWrite),
             Hazard::WriteAfterRead => holds(Rule::WriteAfterRead),
         };
-        let is_ignored = |access: &Access| match access.origin {
+        let is_ignored = |access: &CellAccess| match access.origin {
             Origin::Operation(..) => false,
             Origin::Input(_) => !holds(Rule::CallersWrite),
             Origin::Result(_) => !holds(Rule::CallersRead),
@@ -202,14 +219,14 @@ impl Memory {
 /// Returns whether an access comes after an earlier one in every execution. The threads of a block
 /// share an operation in equal ways, so one thread does both accesses to an element of equal
 /// ranges.
-fn is_ordered(earlier: &Access, later: &Access, view: &Clock) -> bool {
+fn is_ordered(earlier: &CellAccess, later: &CellAccess, view: &Clock) -> bool {
     view.of(earlier.actor) >= earlier.position
-        || (earlier.actor == later.actor && (earlier.range == later.range || !holds(Rule::ThreadsMeet)))
+        || (earlier.actor == later.actor && (earlier.is_shared_as(later) || !holds(Rule::ThreadsMeet)))
 }
 
 impl Origin {
     /// Returns the site of an operation.
-    pub(super) fn site(self, lowered: &Lowered) -> Option<(usize, usize, Site)> {
+    pub(super) fn site(self, lowered: &Lowered) -> Option<(usize, usize, OperationSite)> {
         match self {
             Self::Operation(rank, block, site) => {
                 let (rank, block) = (rank as usize, block as usize);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::findings;
-use super::machine::{Count, Machine};
-use super::report::{Finding, Kind};
+use super::machine::{AbstractMachine, CounterId};
+use super::report::{Finding, FindingKind};
 use super::rule::{Rule, holds};
-use super::value::{Expression, Leaves, Parts, TooManyParts, Value};
-use crate::collective::Collective;
+use super::value::{Expression, Leaves, TooManyParts, Value, ValueParts};
+use crate::collective::CollectiveKind;
 use crate::lower::Lowered;
-use crate::plan::{Buffer, Operator, Plan};
+use crate::plan::{Buffer, ExecutionPlan, Operator};
 use crate::problem::Place;
 
 /// Units of a result that are not what the collective says.
@@ -19,22 +19,30 @@ struct Wrong {
     launch: usize,
     cell: usize,
     value: Value,
-    parts: Rc<Parts>,
+    parts: Rc<ValueParts>,
     expected: Vec<Expression>,
     /// How many more there are.
     more: usize,
 }
 
+/// A cell of the output of a rank, of `cells`. Launches count from 1.
+struct OutputCell {
+    rank: usize,
+    launch: usize,
+    cell: usize,
+    cells: usize,
+}
+
 /// Compares all results with the collective.
-pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
-    let collective = Collective::of(plan);
-    if collective == Collective::Other {
+pub(super) fn values(plan: &ExecutionPlan, machine: &mut AbstractMachine<'_>) -> Vec<Finding> {
+    let collective = CollectiveKind::of(plan);
+    if collective == CollectiveKind::Other {
         return vec![findings::unchecked(plan)];
     }
     let launches = machine.ranks.iter().map(|rank| rank.outputs.len()).min().unwrap_or(0);
-    let (mut found, mut operators) = (Vec::new(), Operators::new());
+    let (mut found, mut operators) = (Vec::new(), FirstUses::new());
     for rank in 0..machine.ranks.len() {
-        match wrong(machine, collective, (rank, launches), &mut operators) {
+        match wrong(machine, collective, rank, launches, &mut operators) {
             Ok(wrong) => found.extend(wrong.map(|wrong| wrong_value(plan, machine, rank, &wrong))),
             Err(TooManyParts) => {
                 found.push(findings::too_many_parts());
@@ -42,23 +50,27 @@ pub(super) fn values(plan: &Plan, machine: &mut Machine<'_>) -> Vec<Finding> {
             }
         }
     }
-    if collective == Collective::SendRecv && holds(Rule::ReceiversDiffer) {
+    if collective == CollectiveKind::SendRecv && holds(Rule::ReceiversDiffer) {
         found.extend(permutation(machine, launches));
     }
     if holds(Rule::OperatorsAgree) {
         found.extend(unequal_operators(plan, machine, &operators));
     }
-    if found.is_empty() && collective == Collective::AllReduce {
+    if found.is_empty() && collective == CollectiveKind::AllReduce {
         found.extend(unequal_orders(machine, launches));
     }
     found
 }
 
 /// By operator, the rank and the unit of its output that was first seen to be combined by it.
-type Operators = BTreeMap<Operator, (usize, usize)>;
+type FirstUses = BTreeMap<Operator, (usize, usize)>;
 
 /// Checks that all results are combined by one operator.
-fn unequal_operators(plan: &Plan, machine: &Machine<'_>, operators: &Operators) -> Option<Finding> {
+fn unequal_operators(
+    plan: &ExecutionPlan,
+    machine: &AbstractMachine<'_>,
+    operators: &FirstUses,
+) -> Option<Finding> {
     let mut all = operators.iter();
     let ((one, of_one), (other, of_other)) = (all.next()?, all.next()?);
     let told = |operator: &Operator, &(rank, cell): &(usize, usize)| {
@@ -67,7 +79,7 @@ fn unequal_operators(plan: &Plan, machine: &Machine<'_>, operators: &Operators) 
     };
     let (first, second) = (told(one, of_one), told(other, of_other));
     Some(Finding {
-        kind: Kind::Value,
+        kind: FindingKind::Value,
         what: format!("operators are mixed: the plan combines {first}, and {second}"),
         remedy: "give all reductions the same `reduce_op`".to_owned(),
         places: vec![Place::rank(of_one.0), Place::rank(of_other.0)],
@@ -76,17 +88,23 @@ fn unequal_operators(plan: &Plan, machine: &Machine<'_>, operators: &Operators) 
 
 /// Returns the units of a rank's results that are wrong, and notes what combines the right ones.
 fn wrong(
-    machine: &mut Machine<'_>,
-    collective: Collective,
-    (rank, launches): (usize, usize),
-    operators: &mut Operators,
+    machine: &mut AbstractMachine<'_>,
+    collective: CollectiveKind,
+    rank: usize,
+    launches: usize,
+    operators: &mut FirstUses,
 ) -> Result<Option<Wrong>, TooManyParts> {
     let mut wrong: Option<Wrong> = None;
     for launch in 0..launches {
         let output = machine.ranks[rank].outputs[launch].clone();
         let source = sender(machine, collective, &output);
         for (cell, &value) in output.iter().enumerate() {
-            let expected = expected(machine, collective, (rank, launch + 1, cell, output.len()), source);
+            let expected = expected(
+                machine,
+                collective,
+                OutputCell { rank, launch: launch + 1, cell, cells: output.len() },
+                source,
+            );
             if expected == [machine.values.expression(value)] {
                 continue;
             }
@@ -106,8 +124,8 @@ fn wrong(
 }
 
 /// Returns the rank whose input a whole output is.
-fn sender(machine: &Machine<'_>, collective: Collective, output: &[Value]) -> Option<usize> {
-    if collective != Collective::SendRecv {
+fn sender(machine: &AbstractMachine<'_>, collective: CollectiveKind, output: &[Value]) -> Option<usize> {
+    if collective != CollectiveKind::SendRecv {
         return None;
     }
     match machine.values.expression(*output.first()?) {
@@ -118,9 +136,9 @@ fn sender(machine: &Machine<'_>, collective: Collective, output: &[Value]) -> Op
 
 /// Returns the inputs that a cell of an output combines.
 fn expected(
-    machine: &Machine<'_>,
-    collective: Collective,
-    (rank, launch, cell, cells): (usize, usize, usize, usize),
+    machine: &AbstractMachine<'_>,
+    collective: CollectiveKind,
+    OutputCell { rank, launch, cell, cells }: OutputCell,
     sender: Option<usize>,
 ) -> Vec<Expression> {
     let ranks = machine.ranks.len();
@@ -131,17 +149,17 @@ fn expected(
     };
     let part = (cells / ranks).max(1);
     match collective {
-        Collective::AllReduce => (0..ranks).map(|peer| leaf(peer, cell)).collect(),
-        Collective::ReduceScatter => (0..ranks).map(|peer| leaf(peer, rank * cells + cell)).collect(),
-        Collective::AllGather => vec![leaf(cell / part, cell % part)],
-        Collective::AllToAll => vec![leaf(cell / part, rank * part + cell % part)],
-        Collective::SendRecv => vec![leaf(sender.unwrap_or(rank), cell)],
-        Collective::Other => Vec::new(),
+        CollectiveKind::AllReduce => (0..ranks).map(|peer| leaf(peer, cell)).collect(),
+        CollectiveKind::ReduceScatter => (0..ranks).map(|peer| leaf(peer, rank * cells + cell)).collect(),
+        CollectiveKind::AllGather => vec![leaf(cell / part, cell % part)],
+        CollectiveKind::AllToAll => vec![leaf(cell / part, rank * part + cell % part)],
+        CollectiveKind::SendRecv => vec![leaf(sender.unwrap_or(rank), cell)],
+        CollectiveKind::Other => Vec::new(),
     }
 }
 
 /// Whether a value combines each of the expected inputs, once, and nothing else.
-fn agrees(Parts { leaves, operators }: &Parts, expected: &[Expression]) -> bool {
+fn agrees(ValueParts { leaves, operators }: &ValueParts, expected: &[Expression]) -> bool {
     let is_of = |operator| operators.len() == 1 && operators.contains(&operator);
     let counts_once = !is_of(Operator::Min) && !is_of(Operator::Max) && holds(Rule::InputsCountOnce);
     let mut launches = leaves.keys().filter_map(|leaf| match leaf {
@@ -161,7 +179,7 @@ fn agrees(Parts { leaves, operators }: &Parts, expected: &[Expression]) -> bool 
     are_one && (are_there || !holds(Rule::InputsAreThere))
 }
 
-fn wrong_value(plan: &Plan, machine: &Machine<'_>, rank: usize, wrong: &Wrong) -> Finding {
+fn wrong_value(plan: &ExecutionPlan, machine: &AbstractMachine<'_>, rank: usize, wrong: &Wrong) -> Finding {
     let lowered = machine.lowered;
     let (first, last) = real_bytes(plan, lowered, rank, wrong.cell);
     let unit =
@@ -169,7 +187,7 @@ fn wrong_value(plan: &Plan, machine: &Machine<'_>, rank: usize, wrong: &Wrong) -
     let reasons = reasons(&wrong.parts.leaves, &wrong.expected, &unit);
     let more = findings::more_units(lowered, wrong.more, " over all launches");
     Finding {
-        kind: Kind::Value,
+        kind: FindingKind::Value,
         what: format!(
             "bytes {first}..{last} of the output of rank {rank}, launch {}{more}: {reasons}; they are {}",
             wrong.launch + 1,
@@ -181,7 +199,7 @@ fn wrong_value(plan: &Plan, machine: &Machine<'_>, rank: usize, wrong: &Wrong) -
 }
 
 /// Returns the bytes of an output that a cell of it stands for.
-fn real_bytes(plan: &Plan, lowered: &Lowered, rank: usize, cell: usize) -> (usize, usize) {
+fn real_bytes(plan: &ExecutionPlan, lowered: &Lowered, rank: usize, cell: usize) -> (usize, usize) {
     let first = lowered.real_byte(rank, Buffer::Output, cell * plan.alignment);
     (first, first + lowered.real_len(plan.alignment))
 }
@@ -216,18 +234,18 @@ fn reasons(leaves: &Leaves, expected: &[Expression], unit: &impl Fn(u32) -> usiz
 }
 
 /// Checks that every rank has the input of another one, of a different one each.
-fn permutation(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
+fn permutation(machine: &AbstractMachine<'_>, launches: usize) -> Option<Finding> {
     let mut takers: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (rank, state) in machine.ranks.iter().enumerate() {
         let output = state.outputs.get(launches.checked_sub(1)?)?;
-        if let Some(sender) = sender(machine, Collective::SendRecv, output) {
+        if let Some(sender) = sender(machine, CollectiveKind::SendRecv, output) {
             takers.entry(sender).or_default().push(rank);
         }
     }
     let own = takers.iter().find(|(sender, ranks)| ranks.contains(sender));
     if let Some((&rank, _)) = own {
         return Some(Finding {
-            kind: Kind::Value,
+            kind: FindingKind::Value,
             what: format!("rank {rank} has its own input; sendrecv gives it that of another rank"),
             remedy: format!("let another rank put its input into the output of rank {rank}"),
             places: vec![Place::rank(rank)],
@@ -235,7 +253,7 @@ fn permutation(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
     }
     let (sender, ranks) = takers.into_iter().find(|(_, ranks)| ranks.len() > 1)?;
     Some(Finding {
-        kind: Kind::Value,
+        kind: FindingKind::Value,
         what: format!("ranks {ranks:?} all have the input of rank {sender}; sendrecv gives each another one"),
         remedy: "let each rank send to one other rank".to_owned(),
         places: ranks.into_iter().map(Place::rank).collect(),
@@ -243,7 +261,7 @@ fn permutation(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
 }
 
 /// Notes that ranks combine in different orders.
-fn unequal_orders(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
+fn unequal_orders(machine: &AbstractMachine<'_>, launches: usize) -> Option<Finding> {
     let last = launches.checked_sub(1)?;
     let (first, others) = machine.ranks.split_first()?;
     let output = first.outputs.get(last)?;
@@ -254,7 +272,7 @@ fn unequal_orders(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
                 let [one, two] = [*value, of_other].map(|value| machine.values.told_in_ranks(value));
                 let rank = other + 1;
                 return Some(Finding {
-                    kind: Kind::UnequalOrder,
+                    kind: FindingKind::UnequalOrder,
                     what: format!("rank 0 combines {one} where rank {rank} combines {two}"),
                     remedy: "floats may differ in their last bits between ranks; reduce once and copy the result if they must not".to_owned(),
                     places: vec![Place::rank(0), Place::rank(rank)],
@@ -266,24 +284,27 @@ fn unequal_orders(machine: &Machine<'_>, launches: usize) -> Option<Finding> {
 }
 
 /// Checks that each counter ends as it began.
-pub(super) fn balance(machine: &Machine<'_>) -> Vec<Finding> {
+pub(super) fn balance(machine: &AbstractMachine<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (rank, state) in machine.ranks.iter().enumerate() {
         let signals =
-            state.signals.iter().enumerate().map(|(index, counted)| (Count::Signals(index), counted));
-        let semaphores =
-            state.semaphores.iter().enumerate().map(|(index, counted)| (Count::Semaphore(index), counted));
+            state.signals.iter().enumerate().map(|(index, counted)| (CounterId::Signals(index), counted));
+        let semaphores = state
+            .semaphores
+            .iter()
+            .enumerate()
+            .map(|(index, counted)| (CounterId::Semaphore(index), counted));
         for (count, counted) in signals.chain(semaphores).filter(|(count, counted)| {
             let balances = match count {
-                Count::Signals(_) => holds(Rule::SignalsBalance),
-                Count::Semaphore(_) => holds(Rule::SemaphoresBalance),
+                CounterId::Signals(_) => holds(Rule::SignalsBalance),
+                CounterId::Semaphore(_) => holds(Rule::SemaphoresBalance),
             };
             counted.surplus() != 0 && balances
         }) {
             let surplus = counted.surplus();
             let what = if surplus > 0 { "more added than taken" } else { "more taken than added" };
             found.push(Finding {
-                kind: Kind::Unbalanced,
+                kind: FindingKind::Unbalanced,
                 what: format!(
                     "{}: {} {what} after {} launches",
                     findings::counter(machine.lowered, rank, count),

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::classes;
-use super::machine::{Count, Machine, Model};
+use super::machine::{AbstractMachine, CounterId, Model};
 use super::{outcome, stuck, too_large};
-use crate::lower::{Action, Lowered, Site};
-use crate::plan::{Code, Operation, Plan};
+use crate::lower::{Lowered, OperationSite, StepAction};
+use crate::plan::{BlockOperation, Code, ExecutionPlan};
 use crate::problem::Place;
 
 /// Synchronisation that a plan is right without: a `nop` or a flush, a signal with its wait, a
@@ -41,7 +41,7 @@ impl fmt::Display for Redundant {
 /// same. Nothing is redundant in a plan that is not. The last entry of a plan that is too long for
 /// all pieces says how many were not tried.
 #[must_use]
-pub fn redundant(plan: &Plan) -> Vec<Redundant> {
+pub fn redundant(plan: &ExecutionPlan) -> Vec<Redundant> {
     let Ok(classes) = classes::all(plan) else { return Vec::new() };
     let lowered: Option<Vec<_>> = classes.iter().map(|class| class.lowered.as_ref()).collect();
     let Some(lowered) = lowered.filter(|all| all.iter().all(|lowered| too_large(plan, lowered).is_none()))
@@ -55,21 +55,21 @@ pub fn redundant(plan: &Plan) -> Vec<Redundant> {
     let steps = lowered.iter().fold(1, |steps: usize, lowered| steps.saturating_add(lowered.steps()));
     let tried = candidates.len().min(MAX_STEPS / steps);
     let needless = candidates[..tried].iter().filter(|parts| is_right(&without(plan, parts)));
-    let found = needless.map(|parts| Redundant::Piece(parts.iter().map(Part::place).collect()));
+    let found = needless.map(|parts| Redundant::Piece(parts.iter().map(OperationPart::place).collect()));
     let untried = candidates.len() - tried;
     found.chain((untried > 0).then_some(Redundant::Untried(untried))).collect()
 }
 
 /// One channel or semaphore of an operation, or all of it where it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct OperationPart {
     rank: usize,
     block: usize,
-    site: Site,
+    site: OperationSite,
     slot: usize,
 }
 
-impl Part {
+impl OperationPart {
     fn place(&self) -> Place {
         self.site.place(self.rank, self.block)
     }
@@ -78,13 +78,13 @@ impl Part {
 /// What may be left out, by what it is part of.
 #[derive(Debug, Default)]
 struct Candidates {
-    alone: Vec<Part>,
-    adds: BTreeMap<(usize, Count), Vec<Part>>,
-    takes: BTreeMap<(usize, Count), Vec<Part>>,
+    alone: Vec<OperationPart>,
+    adds: BTreeMap<(usize, CounterId), Vec<OperationPart>>,
+    takes: BTreeMap<(usize, CounterId), Vec<OperationPart>>,
     /// By rank and barrier, and then by block.
-    meetings: BTreeMap<(usize, usize), BTreeMap<usize, Vec<Part>>>,
+    meetings: BTreeMap<(usize, usize), BTreeMap<usize, Vec<OperationPart>>>,
     /// Counters that an operation adds to which does more than that.
-    mixed: BTreeSet<(usize, Count)>,
+    mixed: BTreeSet<(usize, CounterId)>,
 }
 
 impl Candidates {
@@ -93,7 +93,7 @@ impl Candidates {
         for (rank, code) in lowered.ranks.iter().enumerate() {
             for (block, code) in code.blocks.iter().enumerate() {
                 for step in &code.steps {
-                    let part = Part { rank, block, site: code.sites[step.site], slot: step.slot };
+                    let part = OperationPart { rank, block, site: code.sites[step.site], slot: step.slot };
                     found.add(part, &step.action);
                 }
             }
@@ -101,13 +101,13 @@ impl Candidates {
         found
     }
 
-    fn add(&mut self, part: Part, action: &Action) {
+    fn add(&mut self, part: OperationPart, action: &StepAction) {
         let rank = part.rank;
         match *action {
-            Action::Fence | Action::Flush { .. } if part.site.code != Code::PutWithSignalAndFlush => {
+            StepAction::Fence | StepAction::Flush { .. } if part.site.code != Code::PutWithSignalAndFlush => {
                 self.alone.push(part);
             }
-            Action::Barrier { barrier } => {
+            StepAction::Barrier { barrier } => {
                 let blocks = self.meetings.entry((rank, barrier)).or_default();
                 blocks.entry(part.block).or_default().push(part);
             }
@@ -126,11 +126,11 @@ impl Candidates {
 
     /// Returns what is left out together: the k-th that adds with the k-th that takes, where one
     /// block does either.
-    fn groups(mut self) -> Vec<Vec<Part>> {
+    fn groups(mut self) -> Vec<Vec<OperationPart>> {
         let mut groups: Vec<_> = self.alone.into_iter().map(|part| vec![part]).collect();
         for (counter, adds) in self.adds {
             let takes = self.takes.remove(&counter).unwrap_or_default();
-            let is_of_one = |parts: &[Part]| parts.iter().all(|part| part.block == parts[0].block);
+            let is_of_one = |parts: &[OperationPart]| parts.iter().all(|part| part.block == parts[0].block);
             if adds.len() == takes.len()
                 && is_of_one(&adds)
                 && is_of_one(&takes)
@@ -150,13 +150,13 @@ impl Candidates {
 }
 
 /// Returns a plan without some of its synchronisation.
-fn without(plan: &Plan, parts: &[Part]) -> Plan {
+fn without(plan: &ExecutionPlan, parts: &[OperationPart]) -> ExecutionPlan {
     let mut less = plan.clone();
     let mut parts = parts.to_vec();
     // From the last on, so that indices stay what they are.
     parts
         .sort_by_key(|part| std::cmp::Reverse((part.rank, part.block, part.site.operation, part.site.inner)));
-    for Part { rank, block, site, slot } in parts {
+    for OperationPart { rank, block, site, slot } in parts {
         let operations = &mut less.ranks[rank].blocks[block].operations;
         match (site.inner, &mut operations[site.operation].pipeline) {
             (Some(inner), Some(pipeline)) => leave_out(&mut pipeline.operations, inner, slot),
@@ -167,7 +167,7 @@ fn without(plan: &Plan, parts: &[Part]) -> Plan {
 }
 
 /// Takes one channel or semaphore from an operation, or the operation out.
-fn leave_out(operations: &mut Vec<Operation>, index: usize, slot: usize) {
+fn leave_out(operations: &mut Vec<BlockOperation>, index: usize, slot: usize) {
     let operation = &mut operations[index];
     if operation.channels.len() > 1 {
         operation.channels.remove(slot);
@@ -179,11 +179,11 @@ fn leave_out(operations: &mut Vec<Operation>, index: usize, slot: usize) {
 }
 
 /// Returns whether a plan is right in the strict model, at all sizes that it allows.
-fn is_right(plan: &Plan) -> bool {
+fn is_right(plan: &ExecutionPlan) -> bool {
     let Ok(classes) = classes::all(plan) else { return false };
     classes.iter().all(|class| {
         let Some(lowered) = &class.lowered else { return false };
-        let mut machine = Machine::new(lowered, plan.alignment, Model::STRICT);
+        let mut machine = AbstractMachine::new(lowered, plan.alignment, Model::STRICT);
         machine.run();
         !machine.is_cut_short
             && machine.memory.races.is_empty()

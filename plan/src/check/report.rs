@@ -13,7 +13,7 @@ const MAX_FINDINGS: usize = 200;
 
 /// What kind of thing was found. The worst come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FindingKind {
     /// Blocks wait for each other, or for what nobody does.
     Deadlock,
     /// A result is not that of the collective.
@@ -38,7 +38,7 @@ pub enum Kind {
     Unchecked,
 }
 
-impl Kind {
+impl FindingKind {
     /// Returns the name, as in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -68,7 +68,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What kind of thing it is.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// What is wrong, with both sites and the bytes.
     pub what: String,
     /// What would mend it.
@@ -113,7 +113,7 @@ impl ClassReport {
 
     /// Returns the worst kind of finding.
     #[must_use]
-    pub fn worst(&self) -> Option<Kind> {
+    pub fn worst(&self) -> Option<FindingKind> {
         self.findings.iter().map(|finding| finding.kind).min()
     }
 
@@ -125,23 +125,23 @@ impl ClassReport {
 
     /// Returns the kinds of findings that are no errors, each once.
     #[must_use]
-    pub fn notes(&self) -> BTreeSet<Kind> {
+    pub fn notes(&self) -> BTreeSet<FindingKind> {
         self.findings.iter().map(|finding| finding.kind).filter(|kind| !kind.is_error()).collect()
     }
 }
 
 /// Names the worst of what was found, if that is an error.
-fn verdict(worst: Option<Kind>) -> &'static str {
-    worst.filter(|kind| kind.is_error()).map_or("clean", Kind::name)
+fn verdict(worst: Option<FindingKind>) -> &'static str {
+    worst.filter(|kind| kind.is_error()).map_or("clean", FindingKind::name)
 }
 
-fn names(kinds: &BTreeSet<Kind>) -> Vec<&'static str> {
+fn names(kinds: &BTreeSet<FindingKind>) -> Vec<&'static str> {
     kinds.iter().map(|kind| kind.name()).collect()
 }
 
 /// What was found in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The name of the algorithm.
     pub name: String,
     /// The name of its collective.
@@ -152,23 +152,23 @@ pub struct Report {
     pub classes: Vec<ClassReport>,
 }
 
-impl Report {
+impl CheckReport {
     /// Returns whether the plan is proved right at all sizes that were checked.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        !self.classes.iter().any(|class| class.worst().is_some_and(Kind::is_error))
+        !self.classes.iter().any(|class| class.worst().is_some_and(FindingKind::is_error))
     }
 
     /// Returns whether a size was left undecided, and nothing wrong was found in any.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
-        self.worst() == Some(Kind::Undecided)
+        self.worst() == Some(FindingKind::Undecided)
     }
 
     /// Returns the largest message up to which all are right, where only longer ones are not.
     #[must_use]
     pub fn right_up_to(&self) -> Option<u64> {
-        let wrong = self.classes.iter().filter(|class| class.worst().is_some_and(Kind::is_error));
+        let wrong = self.classes.iter().filter(|class| class.worst().is_some_and(FindingKind::is_error));
         wrong.map(|class| class.above).min()?
     }
 
@@ -180,7 +180,7 @@ impl Report {
 
     /// Returns the worst error of any class, or the worst note, or nothing.
     #[must_use]
-    pub fn worst(&self) -> Option<Kind> {
+    pub fn worst(&self) -> Option<FindingKind> {
         self.classes.iter().filter_map(ClassReport::worst).min()
     }
 
@@ -192,7 +192,7 @@ impl Report {
 
     /// Returns the kinds of findings of any class that are no errors, each once.
     #[must_use]
-    pub fn notes(&self) -> BTreeSet<Kind> {
+    pub fn notes(&self) -> BTreeSet<FindingKind> {
         self.classes.iter().flat_map(ClassReport::notes).collect()
     }
 

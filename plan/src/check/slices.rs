@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::collective::Collective;
+use crate::collective::CollectiveKind;
 use crate::lower::{chunks_of_message, gcd, slices};
-use crate::plan::{Operation, Plan, Reference};
+use crate::plan::{BlockOperation, ExecutionPlan, Reference};
 use crate::problem::Place;
 
 /// The most bounds of slices that are computed, over all lengths.
@@ -18,7 +18,7 @@ const MAX_LENGTHS: usize = 64;
 
 /// The lengths of chunks to check.
 #[derive(Debug, Default)]
-pub(super) struct Lengths {
+pub(super) struct ChunkLengths {
     /// In units, beside that which gives every slice one.
     pub(super) others: Vec<usize>,
     /// Whether they stand for all lengths.
@@ -39,11 +39,11 @@ struct Cuts {
 type Order = Vec<(usize, usize)>;
 
 /// Finds the lengths of chunks that make slices lie in an order of their own.
-pub(super) fn lengths(plan: &Plan) -> Lengths {
+pub(super) fn lengths(plan: &ExecutionPlan) -> ChunkLengths {
     let cuts = Cuts::of(plan);
     let bounds = cuts.ways.iter().fold(1, |bounds: usize, (_, of)| bounds.saturating_add(*of));
     if bounds > MAX_BOUNDS {
-        return Lengths::default();
+        return ChunkLengths::default();
     }
     let most_units = MAX_BOUNDS / bounds;
     let most = cuts.ways.iter().map(|&(_, of)| of).max().unwrap_or(1);
@@ -52,7 +52,7 @@ pub(super) fn lengths(plan: &Plan) -> Lengths {
     let enough = common.saturating_mul(most) / 4;
     let last = enough.saturating_add(common);
     let mut seen = BTreeSet::from([cuts.order(slices(plan))]);
-    let mut found = Lengths { are_all: last <= most_units, ..Lengths::default() };
+    let mut found = ChunkLengths { are_all: last <= most_units, ..ChunkLengths::default() };
     for units in 1..=last.min(most_units) {
         let step = if units > enough { Some(common) } else { None };
         if is_allowed(plan, units, step) && seen.insert(cuts.order(units)) {
@@ -66,7 +66,7 @@ pub(super) fn lengths(plan: &Plan) -> Lengths {
 }
 
 /// Returns whether the limits of a plan allow chunks of so many units, or of some steps more.
-fn is_allowed(plan: &Plan, units: usize, step: Option<usize>) -> bool {
+fn is_allowed(plan: &ExecutionPlan, units: usize, step: Option<usize>) -> bool {
     let bytes = chunks_of_message(plan).saturating_mul(plan.alignment as u64);
     let least = plan.min_message.div_ceil(bytes);
     let missing = least.saturating_sub(units as u64);
@@ -79,9 +79,9 @@ fn is_allowed(plan: &Plan, units: usize, step: Option<usize>) -> bool {
 }
 
 impl Cuts {
-    fn of(plan: &Plan) -> Self {
+    fn of(plan: &ExecutionPlan) -> Self {
         let (mut ways, mut period) = (BTreeSet::new(), 0);
-        let mut visit = |operation: &Operation, _: Place| {
+        let mut visit = |operation: &BlockOperation, _: Place| {
             let of = operation.slice.map_or(1, |(_, of)| of as usize);
             for &Reference { index, size, .. } in operation.sources.iter().chain(&operation.targets) {
                 period = gcd(gcd(period, index as usize), size as usize);
@@ -98,7 +98,7 @@ impl Cuts {
         for rank in &plan.ranks {
             for chunks in [rank.input_chunks, rank.output_chunks].map(|chunks| chunks as usize) {
                 period = gcd(period, chunks);
-                if Collective::of(plan) == Collective::AllToAll && chunks > 0 {
+                if CollectiveKind::of(plan) == CollectiveKind::AllToAll && chunks > 0 {
                     ways.insert((chunks, plan.ranks.len()));
                 }
             }

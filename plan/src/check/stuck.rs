@@ -3,26 +3,24 @@
 use std::collections::BTreeMap;
 
 use super::findings;
-use super::machine::{Count, Machine};
-use super::report::{Finding, Kind};
+use super::machine::{AbstractMachine, CounterId};
+use super::report::{Finding, FindingKind};
 use super::rule::{Rule, holds};
-use crate::lower::{Action, Form, Lowered, Operand, Transfer};
+use crate::lower::{BlockTransfer, Form, Lowered, Operand, StepAction};
+use crate::plan::BlockId;
 use crate::problem::Place;
 
-/// A block, by rank.
-type Block = (usize, usize);
-
 /// A block that waits for ever.
-struct Waiting {
+struct EndlessWait {
     place: Place,
     /// What it waits for.
     what: String,
     /// The blocks that could bring it.
-    sources: Vec<Block>,
+    sources: Vec<BlockId>,
 }
 
 /// Returns one finding for all blocks that wait for ever, if there are any.
-pub(super) fn findings(machine: &Machine<'_>) -> Option<Finding> {
+pub(super) fn findings(machine: &AbstractMachine<'_>) -> Option<Finding> {
     let waiting = waiting(machine);
     if !holds(Rule::BlocksEnd) {
         return None;
@@ -31,11 +29,11 @@ pub(super) fn findings(machine: &Machine<'_>) -> Option<Finding> {
     let cycle = cycle(&waiting);
     let orphan =
         waiting.iter().find(|(_, wait)| !wait.sources.iter().any(|source| waiting.contains_key(source)));
-    let told = |block: &Block| {
+    let told = |block: &BlockId| {
         let wait = &waiting[block];
         format!("{} waits for {}", wait.place, wait.what)
     };
-    let shown: Vec<Block> = match (&cycle, orphan) {
+    let shown: Vec<BlockId> = match (&cycle, orphan) {
         (Some(cycle), _) => cycle.clone(),
         (None, Some((&block, _))) => vec![block],
         (None, None) => vec![first],
@@ -54,13 +52,13 @@ pub(super) fn findings(machine: &Machine<'_>) -> Option<Finding> {
         (None, None) => "let a block bring it in every launch, or leave the wait out".to_owned(),
     };
     let places = shown.iter().map(|block| waiting[block].place).collect();
-    Some(Finding { kind: Kind::Deadlock, what, remedy, places })
+    Some(Finding { kind: FindingKind::Deadlock, what, remedy, places })
 }
 
 /// Says which counter, of those that blocks wait for, a launch takes more from than it adds to.
-fn lacking(machine: &Machine<'_>, waiting: &BTreeMap<Block, Waiting>) -> Option<String> {
+fn lacking(machine: &AbstractMachine<'_>, waiting: &BTreeMap<BlockId, EndlessWait>) -> Option<String> {
     let lowered = machine.lowered;
-    let mut tally: BTreeMap<(usize, Count), (usize, usize)> = BTreeMap::new();
+    let mut tally: BTreeMap<(usize, CounterId), (usize, usize)> = BTreeMap::new();
     for (rank, code) in lowered.ranks.iter().enumerate() {
         for code in &code.blocks {
             for (step, times) in code.steps.iter().zip(code.repeats()) {
@@ -73,19 +71,19 @@ fn lacking(machine: &Machine<'_>, waiting: &BTreeMap<Block, Waiting>) -> Option<
             }
         }
     }
-    waiting.keys().find_map(|&(rank, block)| {
+    waiting.keys().find_map(|&BlockId { rank, block }| {
         let step = machine.ranks[rank].blocks[block].cursor.step(&lowered.ranks[rank].blocks[block])?;
         let counter = taken(rank, &step.action)?;
         let (adds, takes) = tally[&counter];
         let name = findings::counter(lowered, counter.0, counter.1);
         (adds < takes).then(|| {
-            let what = if matches!(counter.1, Count::Signals(_)) { "signals" } else { "releases" };
+            let what = if matches!(counter.1, CounterId::Signals(_)) { "signals" } else { "releases" };
             format!("a launch adds {adds} to {name} and takes {takes}; add the {what} that are missing, or leave waits out")
         })
     })
 }
 
-fn waiting(machine: &Machine<'_>) -> BTreeMap<Block, Waiting> {
+fn waiting(machine: &AbstractMachine<'_>) -> BTreeMap<BlockId, EndlessWait> {
     let lowered = machine.lowered;
     let mut waiting = BTreeMap::new();
     for (rank, state) in machine.ranks.iter().enumerate().filter(|(_, state)| state.is_running) {
@@ -93,9 +91,9 @@ fn waiting(machine: &Machine<'_>) -> BTreeMap<Block, Waiting> {
             let code = &lowered.ranks[rank].blocks[block];
             if let Some(step) = task.cursor.step(code) {
                 let place = code.sites[step.site].place(rank, block);
-                let (what, sources) = awaited(machine, (rank, block), &step.action);
+                let (what, sources) = awaited(machine, BlockId { rank, block }, &step.action);
                 let what = format!("{what} (launch {})", state.launch);
-                waiting.insert((rank, block), Waiting { place, what, sources });
+                waiting.insert(BlockId { rank, block }, EndlessWait { place, what, sources });
             }
         }
     }
@@ -103,54 +101,57 @@ fn waiting(machine: &Machine<'_>) -> BTreeMap<Block, Waiting> {
 }
 
 /// Returns what a step waits for, and which blocks could bring it.
-fn awaited(machine: &Machine<'_>, (rank, block): Block, action: &Action) -> (String, Vec<Block>) {
-    let lowered = machine.lowered;
+fn awaited(machine: &AbstractMachine<'_>, block: BlockId, action: &StepAction) -> (String, Vec<BlockId>) {
+    let (lowered, rank) = (machine.lowered, block.rank);
     match action {
-        Action::Wait { counter, .. } => {
-            let counts = Some((rank, Count::Signals(*counter)));
-            let is = |of: usize, action: &Action| added(of, action) == counts && of != rank;
-            (findings::counter(lowered, rank, Count::Signals(*counter)), blocks_that(lowered, is))
+        StepAction::Wait { counter, .. } => {
+            let counts = Some((rank, CounterId::Signals(*counter)));
+            let is = |of: usize, action: &StepAction| added(of, action) == counts && of != rank;
+            (findings::counter(lowered, rank, CounterId::Signals(*counter)), blocks_that(lowered, is))
         }
-        Action::Acquire { semaphore } => {
-            let is = |of, action: &Action| of == rank && *action == Action::Release { semaphore: *semaphore };
-            (findings::counter(lowered, rank, Count::Semaphore(*semaphore)), blocks_that(lowered, is))
+        StepAction::Acquire { semaphore } => {
+            let is = |of, action: &StepAction| {
+                of == rank && *action == StepAction::Release { semaphore: *semaphore }
+            };
+            (findings::counter(lowered, rank, CounterId::Semaphore(*semaphore)), blocks_that(lowered, is))
         }
-        Action::Barrier { barrier } => {
-            let is = |of, action: &Action| of == rank && *action == Action::Barrier { barrier: *barrier };
-            let others = blocks_that(lowered, is).into_iter().filter(|&other| other != (rank, block));
+        StepAction::Barrier { barrier } => {
+            let is =
+                |of, action: &StepAction| of == rank && *action == StepAction::Barrier { barrier: *barrier };
+            let others = blocks_that(lowered, is).into_iter().filter(|&other| other != block);
             (format!("other blocks of rank {rank} at barrier {barrier}"), others.collect())
         }
-        Action::Move(transfer) | Action::Await(transfer) => packets(lowered, (rank, block), transfer),
+        StepAction::Move(transfer) | StepAction::Await(transfer) => packets(lowered, block, transfer),
         _ => ("the proxy".to_owned(), Vec::new()),
     }
 }
 
 /// Returns the counter that an action of a rank adds to, and whose it is.
-pub(super) fn added(rank: usize, action: &Action) -> Option<(usize, Count)> {
+pub(super) fn added(rank: usize, action: &StepAction) -> Option<(usize, CounterId)> {
     match *action {
-        Action::Signal { peer, counter, .. } | Action::PushSignal { peer, counter, .. } => {
-            Some((peer, Count::Signals(counter)))
+        StepAction::Signal { peer, counter, .. } | StepAction::PushSignal { peer, counter, .. } => {
+            Some((peer, CounterId::Signals(counter)))
         }
-        Action::Release { semaphore } => Some((rank, Count::Semaphore(semaphore))),
+        StepAction::Release { semaphore } => Some((rank, CounterId::Semaphore(semaphore))),
         _ => None,
     }
 }
 
 /// Returns the counter that an action of a rank takes from.
-pub(super) fn taken(rank: usize, action: &Action) -> Option<(usize, Count)> {
+pub(super) fn taken(rank: usize, action: &StepAction) -> Option<(usize, CounterId)> {
     match *action {
-        Action::Wait { counter, .. } => Some((rank, Count::Signals(counter))),
-        Action::Acquire { semaphore } => Some((rank, Count::Semaphore(semaphore))),
+        StepAction::Wait { counter, .. } => Some((rank, CounterId::Signals(counter))),
+        StepAction::Acquire { semaphore } => Some((rank, CounterId::Semaphore(semaphore))),
         _ => None,
     }
 }
 
-fn blocks_that(lowered: &Lowered, is: impl Fn(usize, &Action) -> bool) -> Vec<Block> {
+fn blocks_that(lowered: &Lowered, is: impl Fn(usize, &StepAction) -> bool) -> Vec<BlockId> {
     let mut found = Vec::new();
     for (rank, code) in lowered.ranks.iter().enumerate() {
         for (block, code) in code.blocks.iter().enumerate() {
             if code.steps.iter().any(|step| is(rank, &step.action)) {
-                found.push((rank, block));
+                found.push(BlockId { rank, block });
             }
         }
     }
@@ -158,8 +159,8 @@ fn blocks_that(lowered: &Lowered, is: impl Fn(usize, &Action) -> bool) -> Vec<Bl
 }
 
 /// Returns the packets that a transfer waits for, and the blocks that write some of them.
-fn packets(lowered: &Lowered, (rank, block): Block, transfer: &Transfer) -> (String, Vec<Block>) {
-    let code = &lowered.ranks[rank].blocks[block];
+fn packets(lowered: &Lowered, block: BlockId, transfer: &BlockTransfer) -> (String, Vec<BlockId>) {
+    let code = &lowered.ranks[block.rank].blocks[block.block];
     let range =
         |operand: &Operand, bytes| (operand.rank, operand.buffer, operand.offset, operand.offset + bytes);
     let wanted: Vec<_> = (code.sources(transfer).iter())
@@ -167,8 +168,8 @@ fn packets(lowered: &Lowered, (rank, block): Block, transfer: &Transfer) -> (Str
         .map(|source| range(source, 2 * transfer.bytes))
         .collect();
     let mut found = Vec::new();
-    for (of, code) in lowered.ranks.iter().enumerate() {
-        for (other, code) in code.blocks.iter().enumerate() {
+    for (rank, code) in lowered.ranks.iter().enumerate() {
+        for (block, code) in code.blocks.iter().enumerate() {
             let meets = |target: &Operand, bytes| {
                 let (rank, buffer, first, last) = range(target, bytes);
                 wanted
@@ -176,17 +177,17 @@ fn packets(lowered: &Lowered, (rank, block): Block, transfer: &Transfer) -> (Str
                     .any(|want| (want.0, want.1) == (rank, buffer) && want.2 < last && first < want.3)
             };
             let writes = code.steps.iter().any(|step| match &step.action {
-                Action::Move(of) => code
+                StepAction::Move(of) => code
                     .targets(of)
                     .iter()
                     .any(|target| target.form == Form::Packets && meets(target, 2 * of.bytes)),
-                Action::Push { transfer: of, .. } => {
+                StepAction::Push { transfer: of, .. } => {
                     code.targets(of).iter().any(|target| meets(target, of.bytes))
                 }
                 _ => false,
             });
             if writes {
-                found.push((of, other));
+                found.push(BlockId { rank, block });
             }
         }
     }
@@ -197,10 +198,10 @@ fn packets(lowered: &Lowered, (rank, block): Block, transfer: &Transfer) -> (Str
 }
 
 /// Returns blocks that wait for each other in a circle.
-fn cycle(waiting: &BTreeMap<Block, Waiting>) -> Option<Vec<Block>> {
+fn cycle(waiting: &BTreeMap<BlockId, EndlessWait>) -> Option<Vec<BlockId>> {
     let mut finished = std::collections::BTreeSet::new();
     for &start in waiting.keys() {
-        let mut path: Vec<(Block, usize)> = vec![(start, 0)];
+        let mut path: Vec<(BlockId, usize)> = vec![(start, 0)];
         while let Some((block, next)) = path.last_mut() {
             if finished.contains(block) {
                 path.pop();

@@ -1,19 +1,19 @@
-use super::{Kind, Redundant, check, redundant};
-use crate::build::{BlockId, Program};
-use crate::plan::Plan;
+use super::{FindingKind, Redundant, check, redundant};
+use crate::build::{BlockId, CollectiveProgram};
+use crate::plan::ExecutionPlan;
 
 /// Returns the only finding of a plan that is not decided.
-fn undecided(plan: &Plan) -> String {
+fn undecided(plan: &ExecutionPlan) -> String {
     let report = check(plan, None).unwrap();
     let errors: Vec<_> =
         report.classes[0].findings.iter().filter(|finding| finding.kind.is_error()).collect();
-    assert!(matches!(&errors[..], [one] if one.kind == Kind::Undecided), "{errors:?}");
+    assert!(matches!(&errors[..], [one] if one.kind == FindingKind::Undecided), "{errors:?}");
     errors[0].what.clone()
 }
 
 /// A program of one rank and one block, with so many chunks.
-fn small(collective: &str, chunks: u32) -> (Program, BlockId) {
-    let mut program = Program::new("large", collective, 1).chunks(chunks, chunks, 0);
+fn small(collective: &str, chunks: u32) -> (CollectiveProgram, BlockId) {
+    let mut program = CollectiveProgram::new("large", collective, 1).chunks(chunks, chunks, 0);
     let block = program.block(0);
     (program, block)
 }
@@ -49,7 +49,7 @@ fn a_plan_whose_results_combine_more_than_a_check_looks_at_is_undecided() {
 
 #[test]
 fn a_plan_whose_signals_pile_up_is_undecided() {
-    let mut program = Program::new("signals", "test", 2).chunks(1, 1, 0);
+    let mut program = CollectiveProgram::new("signals", "test", 2).chunks(1, 1, 0);
     let (channel, _) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
     let block = program.block(0);
     for _ in 0..6000 {
@@ -62,7 +62,7 @@ fn a_plan_whose_signals_pile_up_is_undecided() {
 
 #[test]
 fn a_semaphore_that_begins_with_many_takes_no_more_to_check() {
-    let mut program = Program::new("credits", "test", 1);
+    let mut program = CollectiveProgram::new("credits", "test", 1);
     let semaphore = program.semaphore(0, u32::MAX);
     let block = program.block(0);
     program.acquire(block, semaphore).unwrap();
@@ -73,7 +73,7 @@ fn a_semaphore_that_begins_with_many_takes_no_more_to_check() {
 
 #[test]
 fn synchronisation_of_a_long_plan_is_tried_in_part_and_the_rest_is_counted() {
-    let mut program = Program::new("long", "test", 1);
+    let mut program = CollectiveProgram::new("long", "test", 1);
     let semaphore = program.semaphore(0, 0);
     let block = program.block(0);
     for _ in 0..400 {

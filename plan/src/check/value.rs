@@ -30,11 +30,11 @@ const MAX_KEPT: usize = 1 << 20;
 
 /// All expressions.
 #[derive(Debug)]
-pub(super) struct Values {
+pub(super) struct Expressions {
     all: Vec<Expression>,
     index: HashMap<Expression, Value>,
     /// What was asked before, as ranks have the same results, and of how many leaves that is.
-    parts: HashMap<Value, Rc<Parts>>,
+    parts: HashMap<Value, Rc<ValueParts>>,
     kept: usize,
     /// How many parts of results were looked at.
     looked: usize,
@@ -49,12 +49,12 @@ pub(super) struct TooManyParts;
 
 /// What a value is made of.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct ValueParts {
     pub(super) leaves: Leaves,
     pub(super) operators: BTreeSet<Operator>,
 }
 
-impl Values {
+impl Expressions {
     /// The value of what nobody has written.
     pub(super) const UNDEFINED: Value = Value(0);
 
@@ -78,11 +78,11 @@ impl Values {
     }
 
     /// Returns what a value is made of.
-    pub(super) fn parts(&mut self, value: Value) -> Result<Rc<Parts>, TooManyParts> {
+    pub(super) fn parts(&mut self, value: Value) -> Result<Rc<ValueParts>, TooManyParts> {
         if let Some(parts) = self.parts.get(&value) {
             return Ok(Rc::clone(parts));
         }
-        let (mut parts, mut counts) = (Parts::default(), BTreeMap::from([(value, 1_u64)]));
+        let (mut parts, mut counts) = (ValueParts::default(), BTreeMap::from([(value, 1_u64)]));
         // Children come before their parents, so the count of the last one is complete.
         while let Some((next, count)) = counts.pop_last() {
             self.looked += 1;

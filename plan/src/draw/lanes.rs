@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Canvas, arrow, colour};
-use crate::lower::{Action, Lowered};
-use crate::plan::{Operation, Plan};
+use super::{Extent, SvgCanvas, arrow, at, colour};
+use crate::lower::{Lowered, StepAction};
+use crate::plan::{BlockOperation, ExecutionPlan};
 use crate::show::{chunks, line};
-use crate::trace::{Event, Trace};
+use crate::trace::{Trace, TracedStep};
 
 const LANE: usize = 24;
 const LEFT: usize = 150;
@@ -17,8 +17,14 @@ const MAX_LANES: usize = 160;
 const WIDTH: usize = 9000;
 
 /// Draws all lanes from `top` on.
-pub(super) fn draw(canvas: &mut Canvas, plan: &Plan, lowered: &Lowered, trace: &Trace, top: usize) {
-    canvas.text((20, top), 15, "#111", "What each block does, in logical time");
+pub(super) fn draw(
+    canvas: &mut SvgCanvas,
+    plan: &ExecutionPlan,
+    lowered: &Lowered,
+    trace: &Trace,
+    top: usize,
+) {
+    canvas.text(at(20, top), 15, "#111", "What each block does, in logical time");
     legend(canvas, top + 20);
     let unit = (WIDTH / trace.end.max(1)).clamp(12, 120);
     let lanes = Lanes { lowered, trace, lanes: lanes(trace), unit, top: top + 70 };
@@ -29,12 +35,12 @@ pub(super) fn draw(canvas: &mut Canvas, plan: &Plan, lowered: &Lowered, trace: &
     lanes.arrows(canvas, true);
     let count = lanes.lanes.len();
     if count > MAX_LANES {
-        let at = (24, lanes.row(MAX_LANES));
-        canvas.text(at, 12, "#555", &format!("and {} more lanes", count - MAX_LANES));
+        let below = at(24, lanes.row(MAX_LANES));
+        canvas.text(below, 12, "#555", &format!("and {} more lanes", count - MAX_LANES));
     }
     if trace.is_stuck {
         let below = lanes.row(count.min(MAX_LANES) + 1);
-        canvas.text((24, below), 13, "#c00", "Some blocks wait for ever: plan check says why.");
+        canvas.text(at(24, below), 13, "#c00", "Some blocks wait for ever: plan check says why.");
     }
 }
 
@@ -67,39 +73,49 @@ impl Lanes<'_> {
     }
 
     /// Returns where the lane of an event lies, if it is drawn.
-    fn row_of(&self, event: &Event) -> Option<usize> {
+    fn row_of(&self, event: &TracedStep) -> Option<usize> {
         let lane = self.lanes[&key(event)];
         (lane < MAX_LANES).then(|| self.row(lane))
     }
 
-    fn names(&self, canvas: &mut Canvas) {
+    fn names(&self, canvas: &mut SvgCanvas) {
         for (&(rank, block, by_proxy), &lane) in self.lanes.iter().filter(|(_, lane)| **lane < MAX_LANES) {
             let name =
                 if by_proxy { format!("rank {rank} proxy") } else { format!("rank {rank} block {block}") };
             let shade = if rank % 2 == 0 { "fill=\"#f4f6f9\"" } else { "fill=\"#ffffff\"" };
             let row = self.row(lane);
-            canvas.rectangle((20, row - 15), (self.x(self.trace.end) - 10, LANE), shade, "");
-            canvas.text((24, row), 12, colour(rank), &name);
+            canvas.rectangle(
+                at(20, row - 15),
+                Extent { width: self.x(self.trace.end) - 10, height: LANE },
+                shade,
+                "",
+            );
+            canvas.text(at(24, row), 12, colour(rank), &name);
         }
     }
 
-    fn boxes(&self, canvas: &mut Canvas, plan: &Plan) {
+    fn boxes(&self, canvas: &mut SvgCanvas, plan: &ExecutionPlan) {
         for event in self.trace.events.iter().filter(|event| event.end > event.ready) {
             let Some(row) = self.row_of(event) else { continue };
             let width = ((event.end - event.ready) * self.unit).saturating_sub(self.gap());
-            let at = (self.x(event.ready), row - 13);
+            let corner = at(self.x(event.ready), row - 13);
             let fill = fill(&event.action);
             let style = format!("rx=\"3\" fill=\"{fill}\" stroke=\"#666\" stroke-width=\"0.5\"");
-            canvas.rectangle(at, (width, LANE - 6), &style, &told(plan, self.lowered, event));
+            canvas.rectangle(
+                corner,
+                Extent { width, height: LANE - 6 },
+                &style,
+                &told(plan, self.lowered, event),
+            );
             // Letters of size 10 are about 5.5 wide.
             if let Some(label) = label(self.lowered, event, width * 2 / 11) {
-                canvas.text((at.0 + 3, at.1 + 12), 10, "#000", &label);
+                canvas.text(at(corner.x + 3, corner.y + 12), 10, "#000", &label);
             }
         }
     }
 
     /// Draws arrows from what events have waited for: data of other ranks, or all else.
-    fn arrows(&self, canvas: &mut Canvas, of_data: bool) {
+    fn arrows(&self, canvas: &mut SvgCanvas, of_data: bool) {
         for event in &self.trace.events {
             for cause in event.causes.iter().map(|&cause| &self.trace.events[cause]) {
                 let is_near = cause.rank == event.rank && cause.block == event.block && !event.by_proxy;
@@ -112,15 +128,15 @@ impl Lanes<'_> {
                     "{} of rank {} before {} of rank {}",
                     cause.site, cause.rank, event.site, event.rank
                 );
-                let from = (self.x(cause.end).saturating_sub(self.gap()), from - 4);
+                let from = at(self.x(cause.end).saturating_sub(self.gap()), from - 4);
                 let style = arrow(is_data.then_some(cause.rank));
-                canvas.line(from, (self.x(event.ready), to - 4), &style, &told);
+                canvas.line(from, at(self.x(event.ready), to - 4), &style, &told);
             }
         }
     }
 }
 
-fn key(event: &Event) -> Key {
+fn key(event: &TracedStep) -> Key {
     // The proxy of a rank is one, whoever pushes.
     (event.rank, if event.by_proxy { usize::MAX } else { event.block }, event.by_proxy)
 }
@@ -145,36 +161,41 @@ const KINDS: [(&str, &str); 5] = [
     ("handed to the proxy", "#fff3b0"),
 ];
 
-fn fill(action: &Action) -> &'static str {
+fn fill(action: &StepAction) -> &'static str {
     KINDS[match action {
-        Action::Move(transfer) if transfer.sources > 1 => 1,
-        Action::Move(_) => 0,
-        Action::Signal { .. } | Action::Release { .. } => 2,
-        Action::Push { .. } | Action::PushSignal { .. } => 4,
+        StepAction::Move(transfer) if transfer.sources > 1 => 1,
+        StepAction::Move(_) => 0,
+        StepAction::Signal { .. } | StepAction::Release { .. } => 2,
+        StepAction::Push { .. } | StepAction::PushSignal { .. } => 4,
         _ => 3,
     }]
     .1
 }
 
-fn legend(canvas: &mut Canvas, top: usize) {
+fn legend(canvas: &mut SvgCanvas, top: usize) {
     let mut left = 20;
     for (name, fill) in KINDS {
-        canvas.rectangle((left, top - 9), (12, 12), &format!("fill=\"{fill}\" stroke=\"#666\""), "");
-        canvas.text((left + 17, top + 2), 12, "#333", name);
+        canvas.rectangle(
+            at(left, top - 9),
+            Extent { width: 12, height: 12 },
+            &format!("fill=\"{fill}\" stroke=\"#666\""),
+            "",
+        );
+        canvas.text(at(left + 17, top + 2), 12, "#333", name);
         left += 40 + name.len() * 7;
     }
-    canvas.line((left, top - 4), (left + 30, top - 4), &arrow(Some(0)), "");
-    canvas.text((left + 36, top + 2), 12, "#333", "data that is waited for");
-    canvas.line((left + 200, top - 4), (left + 230, top - 4), &arrow(None), "");
-    canvas.text((left + 236, top + 2), 12, "#333", "order only");
+    canvas.line(at(left, top - 4), at(left + 30, top - 4), &arrow(Some(0)), "");
+    canvas.text(at(left + 36, top + 2), 12, "#333", "data that is waited for");
+    canvas.line(at(left + 200, top - 4), at(left + 230, top - 4), &arrow(None), "");
+    canvas.text(at(left + 236, top + 2), 12, "#333", "order only");
     let told = format!(
         "put {TO}1 (2): to rank 1, in step 2; rre {FROM}1: takes from rank 1; rres {BOTH}1: takes from and gives to it"
     );
-    canvas.text((20, top + 20), 12, "#333", &told);
+    canvas.text(at(20, top + 20), 12, "#333", &told);
 }
 
 /// Labels a box in at most so many letters: the name, the other ranks, and the step.
-fn label(lowered: &Lowered, event: &Event, most: usize) -> Option<String> {
+fn label(lowered: &Lowered, event: &TracedStep, most: usize) -> Option<String> {
     let name = event.site.code.name();
     let with_peers = [name.to_owned(), peers(lowered, event)].join(" ").trim_end().to_owned();
     let moved = event.movements.iter().filter(|movement| movement.from.rank != movement.to.rank);
@@ -186,11 +207,13 @@ fn label(lowered: &Lowered, event: &Event, most: usize) -> Option<String> {
 }
 
 /// Tells from which ranks an event takes something, and to which it gives.
-fn peers(lowered: &Lowered, event: &Event) -> String {
+fn peers(lowered: &Lowered, event: &TracedStep) -> String {
     let ends = |is_from: bool| -> BTreeSet<usize> {
         let ranks = match event.action {
-            Action::Signal { peer, .. } | Action::PushSignal { peer, .. } if !is_from => vec![peer],
-            Action::Wait { counter, .. } if is_from => vec![lowered.ranks[event.rank].counters[counter].peer],
+            StepAction::Signal { peer, .. } | StepAction::PushSignal { peer, .. } if !is_from => vec![peer],
+            StepAction::Wait { counter, .. } if is_from => {
+                vec![lowered.ranks[event.rank].counters[counter].peer]
+            }
             _ => (event.movements.iter())
                 .map(|movement| if is_from { movement.from.rank } else { movement.to.rank })
                 .collect(),
@@ -211,9 +234,9 @@ fn peers(lowered: &Lowered, event: &Event) -> String {
     }
 }
 
-fn told(plan: &Plan, lowered: &Lowered, event: &Event) -> String {
+fn told(plan: &ExecutionPlan, lowered: &Lowered, event: &TracedStep) -> String {
     let block = &plan.ranks[event.rank].blocks[event.block];
-    let operation: Option<&Operation> = block
+    let operation: Option<&BlockOperation> = block
         .operations
         .get(event.site.operation)
         .and_then(|outer| event.site.inner.map_or(Some(outer), |inner| outer.inner().get(inner)));

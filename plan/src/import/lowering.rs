@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::xml::{Algorithm, Step};
-use crate::build::{BlockId, Channel, Chunks, Program, Semaphore};
-use crate::plan::{Buffer, Plan};
+use super::xml::{ChunkPlace, MscclAlgorithm, MscclStep};
+use crate::build::{BlockId, BlockSemaphore, ChannelEnd, Chunks, CollectiveProgram};
+use crate::plan::{Buffer, ExecutionPlan};
 
 /// A link: from rank, to rank, channel.
-type Link = (usize, usize, u32);
+type MscclConnection = (usize, usize, u32);
 
 /// Where what is sent over a link waits until it is received.
 struct Mailbox {
@@ -16,8 +16,8 @@ struct Mailbox {
     size: u32,
     slots: usize,
     /// The ends of its channel.
-    sender: Channel,
-    receiver: Channel,
+    sender: ChannelEnd,
+    receiver: ChannelEnd,
     sent: usize,
     received: usize,
 }
@@ -31,15 +31,15 @@ impl Mailbox {
 /// A dependence: the rank, then the block and step that come first, then those that wait.
 type Dependence = (usize, (usize, usize), (usize, usize));
 
-struct Lowering<'a> {
-    algorithm: &'a Algorithm,
-    program: Program,
-    mailboxes: BTreeMap<Link, Mailbox>,
-    semaphores: BTreeMap<Dependence, Semaphore>,
+struct MscclLowering<'a> {
+    algorithm: &'a MscclAlgorithm,
+    program: CollectiveProgram,
+    mailboxes: BTreeMap<MscclConnection, Mailbox>,
+    semaphores: BTreeMap<Dependence, BlockSemaphore>,
 }
 
 /// Lowers a program with mailboxes of at most so many slots.
-pub(super) fn lower(algorithm: &Algorithm, slots: usize) -> Result<Plan, String> {
+pub(super) fn lower(algorithm: &MscclAlgorithm, slots: usize) -> Result<ExecutionPlan, String> {
     let first = &algorithm.ranks[0];
     let ranks = algorithm.ranks.len();
     let same = algorithm
@@ -50,14 +50,14 @@ pub(super) fn lower(algorithm: &Algorithm, slots: usize) -> Result<Plan, String>
         return Err("ranks have different numbers of chunks; give all the same".to_owned());
     }
     let most = if algorithm.max_bytes == 0 { u64::MAX } else { algorithm.max_bytes };
-    let mut program = Program::new(&algorithm.name, &algorithm.collective, ranks)
+    let mut program = CollectiveProgram::new(&algorithm.name, &algorithm.collective, ranks)
         .chunks(first.input_chunks, first.output_chunks, 0)
         .limits(algorithm.min_bytes, most);
     if algorithm.in_place {
         program = program.in_place();
     }
     let mut lowering =
-        Lowering { algorithm, program, mailboxes: BTreeMap::new(), semaphores: BTreeMap::new() };
+        MscclLowering { algorithm, program, mailboxes: BTreeMap::new(), semaphores: BTreeMap::new() };
     lowering.open_mailboxes(slots)?;
     lowering.make_semaphores()?;
     for rank in 0..ranks {
@@ -68,10 +68,10 @@ pub(super) fn lower(algorithm: &Algorithm, slots: usize) -> Result<Plan, String>
     lowering.program.finish_unproved().map_err(|error| error.to_string())
 }
 
-impl Lowering<'_> {
+impl MscclLowering<'_> {
     /// Gives each link a place in the receiver's scratch, behind what the program uses itself.
     fn open_mailboxes(&mut self, slots: usize) -> Result<(), String> {
-        let mut links: BTreeMap<Link, (usize, u32)> = BTreeMap::new();
+        let mut links: BTreeMap<MscclConnection, (usize, u32)> = BTreeMap::new();
         for (rank, of) in self.algorithm.ranks.iter().enumerate() {
             for block in &of.blocks {
                 for step in block.steps.iter().filter(|step| sends(&step.kind)) {
@@ -136,7 +136,7 @@ impl Lowering<'_> {
             }
             let outbound = of.send.map(|to| (rank, to, of.channel));
             let inbound = of.receive.map(|from| (from, rank, of.channel));
-            self.step(block, rank, step, (outbound, inbound)).map_err(told)?;
+            self.step(block, rank, step, outbound, inbound).map_err(told)?;
             let waiting = self
                 .semaphores
                 .range((rank, (index, number), (0, 0))..=(rank, (index, number), (usize::MAX, 0)));
@@ -157,8 +157,9 @@ impl Lowering<'_> {
         &mut self,
         block: BlockId,
         rank: usize,
-        step: &Step,
-        (outbound, inbound): (Option<Link>, Option<Link>),
+        step: &MscclStep,
+        outbound: Option<MscclConnection>,
+        inbound: Option<MscclConnection>,
     ) -> Result<(), String> {
         let source = chunks(rank, step.source, step.count);
         let target = chunks(rank, step.target, step.count);
@@ -196,7 +197,7 @@ impl Lowering<'_> {
     }
 
     /// Puts chunks into the next slot of a mailbox.
-    fn send(&mut self, block: BlockId, link: Option<Link>, from: Chunks) -> Result<(), String> {
+    fn send(&mut self, block: BlockId, link: Option<MscclConnection>, from: Chunks) -> Result<(), String> {
         let (link, mailbox) = mailbox(&mut self.mailboxes, link)?;
         let (message, slot, channel) = (mailbox.sent, mailbox.slot(mailbox.sent), mailbox.sender);
         mailbox.sent += 1;
@@ -217,9 +218,9 @@ impl Lowering<'_> {
         &mut self,
         block: BlockId,
         rank: usize,
-        link: Option<Link>,
+        link: Option<MscclConnection>,
         size: u32,
-    ) -> Result<(Chunks, Channel), String> {
+    ) -> Result<(Chunks, ChannelEnd), String> {
         let (_, mailbox) = mailbox(&mut self.mailboxes, link)?;
         let slot = mailbox.slot(mailbox.received);
         mailbox.received += 1;
@@ -230,9 +231,9 @@ impl Lowering<'_> {
 }
 
 fn mailbox(
-    mailboxes: &mut BTreeMap<Link, Mailbox>,
-    link: Option<Link>,
-) -> Result<(Link, &mut Mailbox), String> {
+    mailboxes: &mut BTreeMap<MscclConnection, Mailbox>,
+    link: Option<MscclConnection>,
+) -> Result<(MscclConnection, &mut Mailbox), String> {
     let found = link.and_then(|link| mailboxes.get_mut(&link).map(|mailbox| (link, mailbox)));
     found.ok_or_else(|| "no other block sends or receives on that channel; pair them".to_owned())
 }
@@ -241,6 +242,6 @@ fn sends(kind: &str) -> bool {
     matches!(kind, "s" | "rcs" | "rrs" | "rrcs")
 }
 
-fn chunks(rank: usize, (buffer, index): (Buffer, u32), size: u32) -> Chunks {
+fn chunks(rank: usize, ChunkPlace { buffer, index }: ChunkPlace, size: u32) -> Chunks {
     Chunks { rank, buffer, index, size }
 }

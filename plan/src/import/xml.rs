@@ -5,7 +5,7 @@ use crate::read::{MAX_BLOCKS, MAX_OPERATIONS};
 
 /// A program.
 #[derive(Debug, Default)]
-pub(super) struct Algorithm {
+pub(super) struct MscclAlgorithm {
     pub(super) name: String,
     pub(super) collective: String,
     pub(super) in_place: bool,
@@ -14,40 +14,47 @@ pub(super) struct Algorithm {
     /// How many ranks, and chunks of the message, its head says that there are.
     told_ranks: Option<usize>,
     told_chunks: Option<u32>,
-    pub(super) ranks: Vec<Rank>,
+    pub(super) ranks: Vec<Gpu>,
 }
 
 /// What one rank does.
 #[derive(Debug)]
-pub(super) struct Rank {
+pub(super) struct Gpu {
     pub(super) input_chunks: u32,
     pub(super) output_chunks: u32,
     pub(super) scratch_chunks: u32,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<Threadblock>,
 }
 
 /// A thread block: its peers, and its steps.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct Threadblock {
     pub(super) send: Option<usize>,
     pub(super) receive: Option<usize>,
     pub(super) channel: u32,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<MscclStep>,
 }
 
 /// A step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct MscclStep {
     pub(super) kind: String,
-    pub(super) source: (Buffer, u32),
-    pub(super) target: (Buffer, u32),
+    pub(super) source: ChunkPlace,
+    pub(super) target: ChunkPlace,
     pub(super) count: u32,
     /// The block and step that this one waits for.
     pub(super) after: Option<(usize, usize)>,
 }
 
+/// The first chunk of what a step reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkPlace {
+    pub(super) buffer: Buffer,
+    pub(super) index: u32,
+}
+
 /// The attributes of an element.
-struct Element<'a> {
+struct XmlElement<'a> {
     name: &'a str,
     attributes: Vec<(&'a str, &'a str)>,
     /// Where it stands, for errors.
@@ -55,7 +62,7 @@ struct Element<'a> {
 }
 
 /// Parses a program.
-pub(super) fn parse(text: &str) -> Result<Algorithm, String> {
+pub(super) fn parse(text: &str) -> Result<MscclAlgorithm, String> {
     let mut algorithm = None;
     let (mut rest, mut line) = (text, 1);
     while let Some(element) = next_element(&mut rest, &mut line)? {
@@ -80,7 +87,7 @@ pub(super) fn parse(text: &str) -> Result<Algorithm, String> {
 }
 
 /// Checks that the head of a program counts the ranks and chunks that there are.
-fn agrees(algorithm: &Algorithm) -> Result<(), String> {
+fn agrees(algorithm: &MscclAlgorithm) -> Result<(), String> {
     let ranks = algorithm.ranks.len();
     if let Some(told) = algorithm.told_ranks.filter(|&told| told != ranks) {
         return Err(format!("`ngpus` of <algo> is {told}, and there are {ranks} <gpu>; make them agree"));
@@ -98,7 +105,7 @@ fn agrees(algorithm: &Algorithm) -> Result<(), String> {
 
 /// Returns the next opening tag of `rest`, which begins in `line`; both go on behind it. Comments,
 /// declarations and closing tags are passed over.
-fn next_element<'a>(rest: &mut &'a str, line: &mut usize) -> Result<Option<Element<'a>>, String> {
+fn next_element<'a>(rest: &mut &'a str, line: &mut usize) -> Result<Option<XmlElement<'a>>, String> {
     let lines = |text: &str| text.matches('\n').count();
     loop {
         let Some(start) = rest.find('<') else { return Ok(None) };
@@ -116,7 +123,7 @@ fn next_element<'a>(rest: &mut &'a str, line: &mut usize) -> Result<Option<Eleme
     }
 }
 
-fn element(tag: &str, line: usize) -> Result<Element<'_>, String> {
+fn element(tag: &str, line: usize) -> Result<XmlElement<'_>, String> {
     let (name, mut rest) = tag.split_once(char::is_whitespace).unwrap_or((tag, ""));
     let mut attributes = Vec::new();
     let wrong =
@@ -129,10 +136,10 @@ fn element(tag: &str, line: usize) -> Result<Element<'_>, String> {
         attributes.push((attribute.trim(), value));
         rest = after;
     }
-    Ok(Element { name, attributes, line })
+    Ok(XmlElement { name, attributes, line })
 }
 
-impl Element<'_> {
+impl XmlElement<'_> {
     fn text(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(given, _)| *given == name).map(|(_, value)| *value)
     }
@@ -173,7 +180,7 @@ impl Element<'_> {
     }
 }
 
-fn head(element: &Element<'_>) -> Result<Algorithm, String> {
+fn head(element: &XmlElement<'_>) -> Result<MscclAlgorithm, String> {
     let collective = match element.text("coll") {
         Some("reduce_scatter") => "reducescatter".to_owned(),
         Some(name) => name.to_owned(),
@@ -181,7 +188,7 @@ fn head(element: &Element<'_>) -> Result<Algorithm, String> {
     };
     let in_place =
         element.number("inplace", Some(0u8))? == 1 && element.number("outofplace", Some(1u8))? == 0;
-    Ok(Algorithm {
+    Ok(MscclAlgorithm {
         name: element.text("name").unwrap_or("imported").to_owned(),
         collective,
         in_place,
@@ -193,11 +200,11 @@ fn head(element: &Element<'_>) -> Result<Algorithm, String> {
     })
 }
 
-fn gpu(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
+fn gpu(element: &XmlElement<'_>, algorithm: &mut MscclAlgorithm) -> Result<(), String> {
     if element.number::<usize>("id", None)? != algorithm.ranks.len() || algorithm.ranks.len() >= MAX_RANKS {
         return element.out_of_place();
     }
-    algorithm.ranks.push(Rank {
+    algorithm.ranks.push(Gpu {
         input_chunks: element.number("i_chunks", Some(0))?,
         output_chunks: element.number("o_chunks", Some(0))?,
         scratch_chunks: element.number("s_chunks", Some(0))?,
@@ -206,12 +213,12 @@ fn gpu(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
     Ok(())
 }
 
-fn block(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
+fn block(element: &XmlElement<'_>, algorithm: &mut MscclAlgorithm) -> Result<(), String> {
     let Some(rank) = algorithm.ranks.last_mut() else { return element.out_of_place() };
     if element.number::<usize>("id", None)? != rank.blocks.len() || rank.blocks.len() >= MAX_BLOCKS {
         return element.out_of_place();
     }
-    rank.blocks.push(Block {
+    rank.blocks.push(Threadblock {
         send: element.index("send")?,
         receive: element.index("recv")?,
         channel: element.number("chan", Some(0))?,
@@ -220,7 +227,7 @@ fn block(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String>
     Ok(())
 }
 
-fn step(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> {
+fn step(element: &XmlElement<'_>, algorithm: &mut MscclAlgorithm) -> Result<(), String> {
     let block = algorithm.ranks.last_mut().and_then(|rank| rank.blocks.last_mut());
     let Some(block) = block else { return element.out_of_place() };
     if element.number::<usize>("s", None)? != block.steps.len() || block.steps.len() >= MAX_OPERATIONS / 16 {
@@ -230,10 +237,10 @@ fn step(element: &Element<'_>, algorithm: &mut Algorithm) -> Result<(), String> 
     // Offsets of what a step does not use may be -1.
     let offset =
         |name| Ok::<_, String>(element.index(name)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0));
-    block.steps.push(Step {
+    block.steps.push(MscclStep {
         kind: element.text("type").unwrap_or_default().to_owned(),
-        source: (element.buffer("srcbuf")?, offset("srcoff")?),
-        target: (element.buffer("dstbuf")?, offset("dstoff")?),
+        source: ChunkPlace { buffer: element.buffer("srcbuf")?, index: offset("srcoff")? },
+        target: ChunkPlace { buffer: element.buffer("dstbuf")?, index: offset("dstoff")? },
         count: offset("cnt")?,
         after,
     });

@@ -7,11 +7,11 @@ const LONGEST: usize = 400;
 
 /// A stream of drawn numbers: splitmix64, which needs no more than to be reproducible.
 #[derive(Clone, Debug)]
-pub struct Random {
+pub struct SplitMix64 {
     state: u64,
 }
 
-impl Random {
+impl SplitMix64 {
     /// Makes the stream of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {

@@ -77,9 +77,9 @@ impl Lowered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankCode {
     /// Where the input is expected.
-    pub input: Region,
+    pub input: BufferRange,
     /// Where the output is left.
-    pub output: Region,
+    pub output: BufferRange,
     /// The bytes of each buffer: input, output, scratch. One that lies in another has none.
     pub buffers: [usize; 3],
     /// The distance from the first half of scratch to the second; 0 where there is one.
@@ -106,7 +106,7 @@ impl RankCode {
 
 /// A range of a buffer of the own rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct BufferRange {
     /// The buffer that holds it.
     pub buffer: Buffer,
     /// The first byte of the range.
@@ -135,7 +135,7 @@ pub struct BlockCode {
     /// The operands of all transfers.
     pub operands: Vec<Operand>,
     /// The operations that steps come from.
-    pub sites: Vec<Site>,
+    pub sites: Vec<OperationSite>,
 }
 
 impl BlockCode {
@@ -144,7 +144,7 @@ impl BlockCode {
     pub fn repeats(&self) -> Vec<usize> {
         let mut repeats = vec![1; self.steps.len()];
         for (index, step) in self.steps.iter().enumerate() {
-            if let Action::Repeat { first, iterations } = step.action {
+            if let StepAction::Repeat { first, iterations } = step.action {
                 repeats[first..index].fill(iterations);
             }
         }
@@ -159,7 +159,7 @@ impl BlockCode {
     /// Returns how many bytes of payload a launch reads and writes.
     fn accessed(&self) -> usize {
         let of_step = |(step, times): (&Step, usize)| match step.action {
-            Action::Move(transfer) | Action::Await(transfer) | Action::Push { transfer, .. } => {
+            StepAction::Move(transfer) | StepAction::Await(transfer) | StepAction::Push { transfer, .. } => {
                 let operands = transfer.bytes.saturating_mul(transfer.sources + transfer.targets);
                 // The iterations of a pipeline share what they cover.
                 if transfer.unit == 0 { operands.saturating_mul(times) } else { operands }
@@ -171,13 +171,13 @@ impl BlockCode {
 
     /// Returns the sources of a transfer, in the order of reduction.
     #[must_use]
-    pub fn sources(&self, transfer: &Transfer) -> &[Operand] {
+    pub fn sources(&self, transfer: &BlockTransfer) -> &[Operand] {
         &self.operands[transfer.operands..transfer.operands + transfer.sources]
     }
 
     /// Returns the targets of a transfer.
     #[must_use]
-    pub fn targets(&self, transfer: &Transfer) -> &[Operand] {
+    pub fn targets(&self, transfer: &BlockTransfer) -> &[Operand] {
         let first = transfer.operands + transfer.sources;
         &self.operands[first..first + transfer.targets]
     }
@@ -185,7 +185,7 @@ impl BlockCode {
 
 /// An operation of the plan that steps come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Site {
+pub struct OperationSite {
     /// The index of the operation in the block.
     pub operation: usize,
     /// The index in the pipeline at `operation`, if it is in one.
@@ -194,7 +194,7 @@ pub struct Site {
     pub code: Code,
 }
 
-impl Site {
+impl OperationSite {
     /// Names the operation within its block.
     #[must_use]
     pub fn place(self, rank: usize, block: usize) -> Place {
@@ -203,7 +203,7 @@ impl Site {
     }
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for OperationSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inner {
             Some(inner) => write!(f, "operation {}.{inner} ({})", self.operation, self.code),
@@ -216,7 +216,7 @@ impl fmt::Display for Site {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// What is done.
-    pub action: Action,
+    pub action: StepAction,
     /// Which of the channels of its operation this is, from 0 on.
     pub slot: usize,
     /// The operation of the step, as an index of [`BlockCode::sites`].
@@ -225,7 +225,7 @@ pub struct Step {
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum StepAction {
     /// Lets the threads of the block meet; nothing for a block that is one thread.
     Fence,
     /// Meets the other parties of a barrier of the rank.
@@ -260,15 +260,15 @@ pub enum Action {
         relaxed: bool,
     },
     /// Combines the sources and writes the result to all targets.
-    Move(Transfer),
+    Move(BlockTransfer),
     /// Waits for the packets of the source; there are no targets.
-    Await(Transfer),
+    Await(BlockTransfer),
     /// Hands a copy of plain bytes, from one source to one target, to the proxy.
     Push {
         /// Which port channel of the own rank.
         port: usize,
         /// The copy.
-        transfer: Transfer,
+        transfer: BlockTransfer,
     },
     /// Hands a signal to the proxy.
     PushSignal {
@@ -295,7 +295,7 @@ pub enum Action {
 
 /// A movement of bytes from sources to targets of equal length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct BlockTransfer {
     /// How several sources are combined, in their order: ((a op b) op c).
     pub operator: Operator,
     /// The first operand, as an index of [`BlockCode::operands`].
@@ -310,7 +310,7 @@ pub struct Transfer {
     pub unit: usize,
 }
 
-impl Transfer {
+impl BlockTransfer {
     /// Returns which bytes of the payload an iteration covers: the first, and how many.
     #[must_use]
     pub fn extent(&self, iteration: usize) -> (usize, usize) {
@@ -386,7 +386,8 @@ impl Cursor {
     /// Goes on behind the step that is done.
     pub fn advance(&mut self, code: &BlockCode) {
         self.next += 1;
-        while let Some(Step { action: Action::Repeat { first, iterations }, .. }) = code.steps.get(self.next)
+        while let Some(Step { action: StepAction::Repeat { first, iterations }, .. }) =
+            code.steps.get(self.next)
         {
             self.iteration += 1;
             if self.iteration < *iterations {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::code::Counter;
-use crate::plan::{ChannelKind, Plan};
+use crate::plan::{ChannelKind, ExecutionPlan};
 
 /// The counters of all ranks.
 #[derive(Debug)]
@@ -11,13 +11,13 @@ pub(crate) struct Counters {
     /// The counters that each rank waits on.
     inbound: Vec<Vec<Counter>>,
     /// The two ends of each channel, by rank, kind and channel.
-    ends: BTreeMap<(usize, ChannelKind), Vec<Ends>>,
+    ends: BTreeMap<(usize, ChannelKind), Vec<ChannelEnds>>,
 }
 
 impl Counters {
     /// Pairs the channels of a plan: the k-th of a kind from a to b with the k-th from b to a. What
     /// one side has more of exists at the other side, too.
-    pub(crate) fn of(plan: &Plan) -> Self {
+    pub(crate) fn of(plan: &ExecutionPlan) -> Self {
         let mut channels: BTreeMap<(ChannelKind, usize, usize), usize> = BTreeMap::new();
         for (rank, program) in plan.ranks.iter().enumerate() {
             for kind in [ChannelKind::Memory, ChannelKind::Port] {
@@ -40,7 +40,7 @@ impl Counters {
                 }
             }
         }
-        let mut ends: BTreeMap<_, Vec<Ends>> = BTreeMap::new();
+        let mut ends: BTreeMap<_, Vec<ChannelEnds>> = BTreeMap::new();
         for (rank, program) in plan.ranks.iter().enumerate() {
             for kind in [ChannelKind::Memory, ChannelKind::Port] {
                 let mut opened = vec![0; plan.ranks.len()];
@@ -49,7 +49,7 @@ impl Counters {
                     let ordinal = opened[peer];
                     opened[peer] += 1;
                     let (outbound, inbound) = (inbound(peer, rank, ordinal), inbound(rank, peer, ordinal));
-                    ends.entry((rank, kind)).or_default().push(Ends { peer, outbound, inbound });
+                    ends.entry((rank, kind)).or_default().push(ChannelEnds { peer, outbound, inbound });
                 }
             }
         }
@@ -62,14 +62,14 @@ impl Counters {
     }
 
     /// Returns the two ends of a channel of a rank.
-    pub(crate) fn ends(&self, rank: usize, kind: ChannelKind, channel: usize) -> Ends {
+    pub(crate) fn ends(&self, rank: usize, kind: ChannelKind, channel: usize) -> ChannelEnds {
         self.ends[&(rank, kind)][channel]
     }
 }
 
 /// The two ends of a channel, as one rank sees them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct ChannelEnds {
     /// The other rank.
     pub(crate) peer: usize,
     /// The counter of the other rank.

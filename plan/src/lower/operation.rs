@@ -1,15 +1,18 @@
 //! One operation as steps.
 
-use super::code::{Action, BlockCode, Form, Operand, Site, Step, Transfer};
+use super::code::{BlockCode, BlockTransfer, Form, Operand, OperationSite, Step, StepAction};
 use super::counters::Counters;
 use super::sizes::Sizes;
 use crate::collective::Overlap;
-use crate::plan::{Block, Buffer, ChannelKind, Code, Holder, Operation, Pipeline, Plan, Reference};
+use crate::plan::{
+    Block, BlockOperation, Buffer, ChannelKind, Code, ExecutionPlan, PipelineLoop, Reference,
+    ReferencedBuffer,
+};
 use crate::problem::{Place, Problem};
 
 /// What the code of a rank is made from.
 pub(super) struct Lowering<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a ExecutionPlan,
     pub(super) sizes: &'a Sizes,
     pub(super) counters: &'a Counters,
     pub(super) overlap: Overlap,
@@ -26,7 +29,7 @@ struct Loop {
 
 /// The part of each reference that an operation covers, in bytes.
 #[derive(Clone, Copy)]
-struct Slice {
+struct ReferencePart {
     first: usize,
     bytes: usize,
 }
@@ -38,7 +41,7 @@ impl Lowering<'_> {
         let block = &plan.ranks[self.rank].blocks[index];
         let mut lowered = BlockCode::default();
         for (operation, of) in block.operations.iter().enumerate() {
-            let site = Site { operation, inner: None, code: of.code };
+            let site = OperationSite { operation, inner: None, code: of.code };
             let mut within = Within { block, index, barriers, code: &mut lowered, around: None };
             match &of.pipeline {
                 Some(pipeline) => self.pipeline(&mut within, site, pipeline),
@@ -48,7 +51,7 @@ impl Lowering<'_> {
         lowered
     }
 
-    fn pipeline(&mut self, within: &mut Within<'_>, site: Site, pipeline: &Pipeline) {
+    fn pipeline(&mut self, within: &mut Within<'_>, site: OperationSite, pipeline: &PipelineLoop) {
         let (times, over) = self.sizes.unit_scale;
         let unit = pipeline.unit.saturating_mul(times) / over;
         let iterations = (pipeline.chunks as usize).saturating_mul(self.sizes.chunk).div_ceil(unit);
@@ -58,21 +61,21 @@ impl Lowering<'_> {
         let first = within.code.steps.len();
         within.around = Some(Loop { unit, iterations });
         for (inner, of) in pipeline.operations.iter().enumerate() {
-            self.operation(within, Site { inner: Some(inner), code: of.code, ..site }, of);
+            self.operation(within, OperationSite { inner: Some(inner), code: of.code, ..site }, of);
         }
         if within.code.steps.len() > first {
             within.code.sites.push(site);
-            within.push(Action::Repeat { first, iterations }, 0);
+            within.push(StepAction::Repeat { first, iterations }, 0);
         }
     }
 
-    fn operation(&mut self, within: &mut Within<'_>, site: Site, operation: &Operation) {
+    fn operation(&mut self, within: &mut Within<'_>, site: OperationSite, operation: &BlockOperation) {
         within.code.sites.push(site);
         match operation.code {
-            Code::Nop => within.push(Action::Fence, 0),
+            Code::Nop => within.push(StepAction::Fence, 0),
             Code::Barrier => within.barrier(operation),
-            Code::SemAcquire => within.semaphores(operation, |semaphore| Action::Acquire { semaphore }),
-            Code::SemRelease => within.semaphores(operation, |semaphore| Action::Release { semaphore }),
+            Code::SemAcquire => within.semaphores(operation, |semaphore| StepAction::Acquire { semaphore }),
+            Code::SemRelease => within.semaphores(operation, |semaphore| StepAction::Release { semaphore }),
             Code::Signal | Code::RelaxedSignal | Code::Wait | Code::RelaxedWait | Code::Flush => {
                 self.synchronisation(within, operation);
             }
@@ -92,7 +95,7 @@ impl Lowering<'_> {
     }
 
     /// Signals, waits and flushes: a step per channel.
-    fn synchronisation(&mut self, within: &mut Within<'_>, operation: &Operation) {
+    fn synchronisation(&mut self, within: &mut Within<'_>, operation: &BlockOperation) {
         let kind = operation.kind.unwrap_or(ChannelKind::Memory);
         let relaxed = matches!(operation.code, Code::RelaxedSignal | Code::RelaxedWait);
         for (slot, &id) in operation.channels.iter().enumerate() {
@@ -100,26 +103,26 @@ impl Lowering<'_> {
             let action = match operation.code {
                 Code::Wait | Code::RelaxedWait => {
                     let counter = self.counters.ends(self.rank, kind, channel).inbound;
-                    Action::Wait { counter, relaxed }
+                    StepAction::Wait { counter, relaxed }
                 }
-                Code::Flush => Action::Flush { port: channel },
+                Code::Flush => StepAction::Flush { port: channel },
                 _ => self.signal(kind, channel, relaxed),
             };
             within.push(action, slot);
         }
     }
 
-    fn signal(&self, kind: ChannelKind, channel: usize, relaxed: bool) -> Action {
+    fn signal(&self, kind: ChannelKind, channel: usize, relaxed: bool) -> StepAction {
         let ends = self.counters.ends(self.rank, kind, channel);
         let (peer, counter) = (ends.peer, ends.outbound);
         match kind {
-            ChannelKind::Port => Action::PushSignal { port: channel, peer, counter },
-            _ => Action::Signal { peer, counter, relaxed },
+            ChannelKind::Port => StepAction::PushSignal { port: channel, peer, counter },
+            _ => StepAction::Signal { peer, counter, relaxed },
         }
     }
 
     /// Copies of the i-th source to the i-th target.
-    fn pairs(&mut self, within: &mut Within<'_>, site: Site, operation: &Operation) {
+    fn pairs(&mut self, within: &mut Within<'_>, site: OperationSite, operation: &BlockOperation) {
         let is_port = operation.kind == Some(ChannelKind::Port);
         let packets = match operation.code {
             Code::PutPackets if is_port => [Form::Packets; 2],
@@ -136,7 +139,7 @@ impl Lowering<'_> {
             let transfer = self.transfer(within, site, operation, &operands[..1], &operands[1..]);
             let action = match channel {
                 Some((ChannelKind::Port, port)) => within.push_of(port, transfer),
-                _ => Action::Move(transfer),
+                _ => StepAction::Move(transfer),
             };
             within.push(action, slot);
             if let Some((kind, channel)) = channel
@@ -147,16 +150,17 @@ impl Lowering<'_> {
         }
         if operation.code == Code::PutWithSignalAndFlush {
             for (slot, &id) in operation.channels.iter().enumerate() {
-                within.push(Action::Flush { port: within.block.port_channels[id as usize] as usize }, slot);
+                within
+                    .push(StepAction::Flush { port: within.block.port_channels[id as usize] as usize }, slot);
             }
         }
     }
 
     /// Waits for packets, then pushes copies of them.
-    fn forward(&mut self, within: &mut Within<'_>, site: Site, operation: &Operation) {
+    fn forward(&mut self, within: &mut Within<'_>, site: OperationSite, operation: &BlockOperation) {
         let source = [(&operation.sources[0], Form::Packets)];
         let transfer = self.transfer(within, site, operation, &source, &[]);
-        within.push(Action::Await(transfer), 0);
+        within.push(StepAction::Await(transfer), 0);
         for (slot, (target, &id)) in operation.targets.iter().zip(&operation.channels).enumerate() {
             let transfer = self.transfer(within, site, operation, &source, &[(target, Form::Packets)]);
             let port = within.block.port_channels[id as usize] as usize;
@@ -166,7 +170,7 @@ impl Lowering<'_> {
     }
 
     /// Lowers an operation that combines all sources into all targets.
-    fn combination(&mut self, within: &mut Within<'_>, site: Site, operation: &Operation) {
+    fn combination(&mut self, within: &mut Within<'_>, site: OperationSite, operation: &BlockOperation) {
         use Form::{Packets, Plain};
         let last = operation.sources.len();
         let (first_source, other_sources, first_target, other_targets) = match operation.code {
@@ -191,30 +195,30 @@ impl Lowering<'_> {
             .map(|(index, target)| (target, form(index, first_target, other_targets)))
             .collect();
         let transfer = self.transfer(within, site, operation, &sources, &targets);
-        within.push(Action::Move(transfer), 0);
+        within.push(StepAction::Move(transfer), 0);
     }
 
     fn transfer(
         &mut self,
         within: &mut Within<'_>,
-        site: Site,
-        operation: &Operation,
+        site: OperationSite,
+        operation: &BlockOperation,
         sources: &[(&Reference, Form)],
         targets: &[(&Reference, Form)],
-    ) -> Transfer {
+    ) -> BlockTransfer {
         let bytes =
             sources.first().map_or(0, |(source, _)| (source.size as usize).saturating_mul(self.sizes.chunk));
         let slice = self.slice(operation, bytes);
         let around = within.around.filter(|_| !operation.code.is_of_packets());
         let first = within.code.operands.len();
         for &(reference, form) in sources {
-            self.operand(within, operation, (reference, form), slice);
+            self.operand(within, operation, reference, form, slice);
         }
         let middle = within.code.operands.len();
         for &(reference, form) in targets {
-            self.operand(within, operation, (reference, form), slice);
+            self.operand(within, operation, reference, form, slice);
         }
-        let transfer = Transfer {
+        let transfer = BlockTransfer {
             operator: operation.operator,
             operands: first,
             sources: middle - first,
@@ -229,37 +233,38 @@ impl Lowering<'_> {
     }
 
     /// Returns the part of so many bytes that an operation covers.
-    fn slice(&self, operation: &Operation, bytes: usize) -> Slice {
-        let Some((part, of)) = operation.slice else { return Slice { first: 0, bytes } };
+    fn slice(&self, operation: &BlockOperation, bytes: usize) -> ReferencePart {
+        let Some((part, of)) = operation.slice else { return ReferencePart { first: 0, bytes } };
         let units = bytes / self.plan.alignment;
         let start = |part: u32| {
             let (part, of) = (part as usize, of as usize);
             (part * (units / of) + part.min(units % of)) * self.plan.alignment
         };
-        Slice { first: start(part), bytes: start(part + 1) - start(part) }
+        ReferencePart { first: start(part), bytes: start(part + 1) - start(part) }
     }
 
     /// Adds an operand for each buffer that a reference names.
     fn operand(
         &self,
         within: &mut Within<'_>,
-        operation: &Operation,
-        (reference, form): (&Reference, Form),
-        slice: Slice,
+        operation: &BlockOperation,
+        reference: &Reference,
+        form: Form,
+        slice: ReferencePart,
     ) {
         let program = &self.plan.ranks[self.rank];
         let mut add = |rank, buffer| {
-            let operand = self.resolved(rank, buffer, (reference, form), slice);
+            let operand = self.resolved(rank, buffer, reference, form, slice);
             within.code.operands.push(operand);
         };
         match reference.holder {
-            Holder::Local(buffer) => add(self.rank, buffer),
-            Holder::Remote(id) => {
+            ReferencedBuffer::Local(buffer) => add(self.rank, buffer),
+            ReferencedBuffer::Remote(id) => {
                 let kind = operation.kind.unwrap_or(ChannelKind::Memory);
                 let far = &program.remote_buffers[within.block.remote_buffers(kind)[id as usize] as usize];
                 add(far.rank as usize, far.buffer);
             }
-            Holder::Switch(id) => {
+            ReferencedBuffer::Switch(id) => {
                 let group = &program.switch_groups[within.block.switch_groups[id as usize] as usize];
                 group.ranks.iter().for_each(|&rank| add(rank as usize, group.buffer));
             }
@@ -270,8 +275,9 @@ impl Lowering<'_> {
         &self,
         rank: usize,
         buffer: Buffer,
-        (reference, form): (&Reference, Form),
-        slice: Slice,
+        reference: &Reference,
+        form: Form,
+        slice: ReferencePart,
     ) -> Operand {
         let sizes = &self.sizes.ranks[rank];
         let pitch = if buffer == Buffer::Scratch { sizes.stride } else { self.sizes.chunk };
@@ -295,7 +301,7 @@ impl Lowering<'_> {
     }
 
     /// Notes an operand that reaches beyond scratch. Other buffers are as long as their chunks.
-    fn bounds(&mut self, operand: &Operand, transfer: &Transfer, around: Option<Loop>, place: Place) {
+    fn bounds(&mut self, operand: &Operand, transfer: &BlockTransfer, around: Option<Loop>, place: Place) {
         let sizes = &self.sizes.ranks[operand.rank];
         if operand.buffer != Buffer::Scratch || transfer.bytes == 0 {
             return;
@@ -319,7 +325,7 @@ impl Lowering<'_> {
 }
 
 /// Returns how many bytes from its offset on a plain operand covers, over all iterations.
-fn reach(transfer: &Transfer, wrap: usize, around: Option<Loop>) -> usize {
+fn reach(transfer: &BlockTransfer, wrap: usize, around: Option<Loop>) -> usize {
     let Some(around) = around else { return transfer.bytes };
     if transfer.bytes <= wrap {
         return transfer.bytes;
@@ -356,29 +362,29 @@ struct Within<'a> {
 
 impl Within<'_> {
     /// Adds a step of the latest site.
-    fn push(&mut self, action: Action, slot: usize) {
+    fn push(&mut self, action: StepAction, slot: usize) {
         let site = self.code.sites.len() - 1;
         self.code.steps.push(Step { action, slot, site });
     }
 
-    fn barrier(&mut self, operation: &Operation) {
+    fn barrier(&mut self, operation: &BlockOperation) {
         let barrier = self.barriers.iter().position(|barrier| Some(*barrier) == operation.barrier);
-        self.push(Action::Barrier { barrier: barrier.unwrap_or(0) }, 0);
+        self.push(StepAction::Barrier { barrier: barrier.unwrap_or(0) }, 0);
     }
 
-    fn semaphores(&mut self, operation: &Operation, action: impl Fn(usize) -> Action) {
+    fn semaphores(&mut self, operation: &BlockOperation, action: impl Fn(usize) -> StepAction) {
         for (slot, &id) in operation.semaphores.iter().enumerate() {
             self.push(action(id as usize), slot);
         }
     }
 
     /// Makes the push of a transfer. The proxy copies packets as the bytes that they take.
-    fn push_of(&mut self, port: usize, mut transfer: Transfer) -> Action {
+    fn push_of(&mut self, port: usize, mut transfer: BlockTransfer) -> StepAction {
         let operands = &mut self.code.operands[transfer.operands..];
         if operands.iter().all(|operand| operand.form == Form::Packets) {
             transfer.bytes *= 2;
             operands.iter_mut().for_each(|operand| operand.form = Form::Plain);
         }
-        Action::Push { port, transfer }
+        StepAction::Push { port, transfer }
     }
 }

@@ -1,7 +1,7 @@
 //! From a message to bytes of chunks and buffers.
 
-use crate::collective::Collective;
-use crate::plan::{Plan, Protocol, RankProgram};
+use crate::collective::CollectiveKind;
+use crate::plan::{ExecutionPlan, Protocol, RankProgram};
 use crate::problem::{Place, Problem};
 
 /// The bytes that chunks of scratch wrap in, without and with two halves. Plans hold credits that
@@ -38,7 +38,7 @@ pub(crate) struct RankSizes {
 
 impl Sizes {
     /// Finds the sizes for a message that a caller has given.
-    pub(crate) fn of_message(plan: &Plan, message: u64) -> Result<Self, Problem> {
+    pub(crate) fn of_message(plan: &ExecutionPlan, message: u64) -> Result<Self, Problem> {
         let refuse = |what: String| Err(Problem::new(Place::PLAN, what));
         if !(plan.min_message..=plan.max_message).contains(&message) {
             let (min, max) = (plan.min_message, plan.max_message);
@@ -59,7 +59,11 @@ impl Sizes {
 
     /// Finds the sizes for chunks of so many bytes, whatever the limits of the plan say. A `wrap`
     /// stands in for that of the format where one is given, with the scale of pipelines' units.
-    pub(crate) fn of_chunk(plan: &Plan, chunk: usize, scaled: Option<&Scaled>) -> Result<Self, Problem> {
+    pub(crate) fn of_chunk(
+        plan: &ExecutionPlan,
+        chunk: usize,
+        scaled: Option<&Scaled>,
+    ) -> Result<Self, Problem> {
         let message = message_of(plan, chunk);
         let ranks = plan.ranks.iter().enumerate();
         let ranks = ranks.map(|(rank, program)| rank_sizes(plan, rank, program, chunk, scaled));
@@ -100,7 +104,7 @@ pub(crate) struct StandsFor {
 }
 
 impl StandsFor {
-    fn of(plan: &Plan, chunk: usize, scaled: &Scaled) -> Self {
+    fn of(plan: &ExecutionPlan, chunk: usize, scaled: &Scaled) -> Self {
         let wraps: Vec<_> = (plan.ranks.iter().zip(&scaled.wraps))
             .map(|(program, &wrap)| (wrap, if wrap == usize::MAX { wrap } else { wrap_of(plan, program) }))
             .collect();
@@ -153,7 +157,7 @@ impl StandsFor {
 }
 
 /// Says why a message does not fit, and which next to it do.
-fn unfit(plan: &Plan, message: u64, granule: u64) -> String {
+fn unfit(plan: &ExecutionPlan, message: u64, granule: u64) -> String {
     let below = message / granule * granule;
     let near = [Some(below).filter(|&below| below > 0), below.checked_add(granule)];
     let allowed =
@@ -179,16 +183,16 @@ fn too_large(message: u64) -> Problem {
 }
 
 fn rank_sizes(
-    plan: &Plan,
+    plan: &ExecutionPlan,
     rank: usize,
     program: &RankProgram,
     chunk: usize,
     scaled: Option<&Scaled>,
 ) -> Option<RankSizes> {
-    let collective = Collective::of(plan);
+    let collective = CollectiveKind::of(plan);
     let (input_share, output_share) = collective.shares(plan.ranks.len());
     let bytes = |chunks: u32, share: usize| match collective {
-        Collective::Other => chunk.checked_mul(chunks as usize),
+        CollectiveKind::Other => chunk.checked_mul(chunks as usize),
         _ => usize::try_from(message_of(plan, chunk)).ok().map(|message| message / share),
     };
     let wrap = scaled.map_or_else(|| wrap_of(plan, program), |scaled| scaled.wraps[rank]);
@@ -207,7 +211,7 @@ fn rank_sizes(
 }
 
 /// Returns the bytes in which a chunk of scratch wraps, or the largest number where it does not.
-pub(crate) fn wrap_of(plan: &Plan, program: &RankProgram) -> usize {
+pub(crate) fn wrap_of(plan: &ExecutionPlan, program: &RankProgram) -> usize {
     match program.scratch_chunks as usize {
         chunks if plan.reuse_resources && chunks > 0 => {
             WRAPPED[usize::from(plan.double_scratch)].div_ceil(chunks).next_multiple_of(plan.alignment)
@@ -217,8 +221,8 @@ pub(crate) fn wrap_of(plan: &Plan, program: &RankProgram) -> usize {
 }
 
 /// Returns how many chunks make up the message.
-pub(crate) fn chunks_of_message(plan: &Plan) -> u64 {
-    let (input_share, output_share) = Collective::of(plan).shares(plan.ranks.len());
+pub(crate) fn chunks_of_message(plan: &ExecutionPlan) -> u64 {
+    let (input_share, output_share) = CollectiveKind::of(plan).shares(plan.ranks.len());
     let most = |chunks: fn(&RankProgram) -> u32| plan.ranks.iter().map(chunks).max().map_or(0, u64::from);
     let (input, output) = (most(|rank| rank.input_chunks), most(|rank| rank.output_chunks));
     match (input, output) {
@@ -229,12 +233,12 @@ pub(crate) fn chunks_of_message(plan: &Plan) -> u64 {
 }
 
 /// Returns the message whose chunks have so many bytes.
-pub(crate) fn message_of(plan: &Plan, chunk: usize) -> u64 {
+pub(crate) fn message_of(plan: &ExecutionPlan, chunk: usize) -> u64 {
     chunks_of_message(plan).saturating_mul(chunk as u64)
 }
 
 /// Returns the bytes of a chunk. A plan without input and output has chunks of no bytes.
-fn chunk_of(plan: &Plan, message: u64) -> u64 {
+fn chunk_of(plan: &ExecutionPlan, message: u64) -> u64 {
     let has_chunks = plan.ranks.iter().any(|rank| rank.input_chunks > 0 || rank.output_chunks > 0);
     if has_chunks { message / chunks_of_message(plan) } else { 0 }
 }
@@ -242,10 +246,10 @@ fn chunk_of(plan: &Plan, message: u64) -> u64 {
 /// Returns the unit of messages: a plan runs at its multiples only. Returns nothing where no
 /// message fits.
 #[must_use]
-pub fn granule(plan: &Plan) -> Option<u64> {
+pub fn granule(plan: &ExecutionPlan) -> Option<u64> {
     let chunks = chunks_of_message(plan);
-    if Collective::of(plan) != Collective::Other {
-        let (input_share, output_share) = Collective::of(plan).shares(plan.ranks.len());
+    if CollectiveKind::of(plan) != CollectiveKind::Other {
+        let (input_share, output_share) = CollectiveKind::of(plan).shares(plan.ranks.len());
         let fits = |given: u32, share: usize| given == 0 || u64::from(given) * share as u64 == chunks;
         let all = plan.ranks.iter();
         if !all
@@ -261,7 +265,7 @@ pub fn granule(plan: &Plan) -> Option<u64> {
 /// Returns the smallest message in which every slice of every operation has data, and which the
 /// limits of the plan allow.
 #[must_use]
-pub fn smallest(plan: &Plan) -> Option<u64> {
+pub fn smallest(plan: &ExecutionPlan) -> Option<u64> {
     let granule = granule(plan)?;
     let message = granule.checked_mul(slices(plan) as u64)?;
     let least = plan.min_message.checked_next_multiple_of(granule)?;
@@ -269,9 +273,9 @@ pub fn smallest(plan: &Plan) -> Option<u64> {
 }
 
 /// Returns into how many slices an operation is cut at most.
-pub(crate) fn slices(plan: &Plan) -> usize {
+pub(crate) fn slices(plan: &ExecutionPlan) -> usize {
     let mut most = 1;
-    let mut visit = |operation: &crate::plan::Operation, _: Place| {
+    let mut visit = |operation: &crate::plan::BlockOperation, _: Place| {
         most = operation.slice.map_or(most, |(_, of)| most.max(of));
     };
     for block in plan.ranks.iter().flat_map(|rank| &rank.blocks) {

@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
     /// Splits an object into its fields.
     pub(super) fn of(text: &'a str) -> Result<Self, String> {
         let mut json = serde_json::Deserializer::from_str(text);
-        let by_name = Object.deserialize(&mut json).map_err(|error| error.to_string())?;
+        let by_name = ObjectSeed.deserialize(&mut json).map_err(|error| error.to_string())?;
         json.end().map_err(|error| error.to_string())?;
         Ok(Self { by_name })
     }
@@ -42,7 +42,7 @@ impl<'a> Fields<'a> {
 
 /// Collects what is wrong while a file is read.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct PlanReader {
     problems: Vec<Problem>,
     unknown: BTreeSet<String>,
     warnings: BTreeSet<String>,
@@ -51,7 +51,7 @@ pub(super) struct Reader {
     max_problems: usize,
 }
 
-impl Reader {
+impl PlanReader {
     pub(super) fn new(operations: usize, max_problems: usize) -> Self {
         Self {
             problems: Vec::new(),
@@ -118,7 +118,7 @@ impl Reader {
         most: usize,
     ) -> Vec<&'a RawValue> {
         let mut json = serde_json::Deserializer::from_str(raw.get());
-        List { most }.deserialize(&mut json).unwrap_or_else(|_| {
+        ListSeed { most }.deserialize(&mut json).unwrap_or_else(|_| {
             let told = format!("`{what}` is {}; expected a list of at most {most} entries", quote(raw));
             self.problem(place, told);
             Vec::new()
@@ -149,7 +149,7 @@ impl Reader {
     }
 
     /// Takes a field that must be there. Stands in a default where it is not.
-    pub(super) fn need<T: Value>(&mut self, fields: &mut Fields<'_>, place: Place, name: &str) -> T {
+    pub(super) fn need<T: PlainValue>(&mut self, fields: &mut Fields<'_>, place: Place, name: &str) -> T {
         match fields.take(name) {
             Some(raw) => self.value(raw, place, name).unwrap_or_default(),
             None => {
@@ -160,7 +160,7 @@ impl Reader {
     }
 
     /// Takes a field that may be absent.
-    pub(super) fn or<T: Value>(
+    pub(super) fn or<T: PlainValue>(
         &mut self,
         fields: &mut Fields<'_>,
         place: Place,
@@ -196,7 +196,7 @@ impl Reader {
     }
 
     /// Reads a value.
-    fn value<T: Value>(&mut self, raw: &RawValue, place: Place, name: &str) -> Option<T> {
+    fn value<T: PlainValue>(&mut self, raw: &RawValue, place: Place, name: &str) -> Option<T> {
         let value = T::parse(raw.get());
         if value.is_none() {
             self.problem(place, format!("`{name}` is {}; expected {}", quote(raw), T::EXPECTED));
@@ -215,14 +215,14 @@ impl Reader {
 }
 
 /// A value without parts.
-pub(super) trait Value: Default {
+pub(super) trait PlainValue: Default {
     const EXPECTED: &'static str;
     fn parse(text: &str) -> Option<Self>;
 }
 
 macro_rules! values {
     ($($type:ty: $expected:literal,)*) => { $(
-        impl Value for $type {
+        impl PlainValue for $type {
             const EXPECTED: &'static str = $expected;
             fn parse(text: &str) -> Option<Self> {
                 serde_json::from_str(text).ok()
@@ -251,9 +251,9 @@ fn shorten(text: &str) -> String {
 }
 
 /// Reads an object of [`MAX_FIELDS`] fields at most.
-struct Object;
+struct ObjectSeed;
 
-impl<'de> DeserializeSeed<'de> for Object {
+impl<'de> DeserializeSeed<'de> for ObjectSeed {
     type Value = BTreeMap<String, &'de RawValue>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
@@ -261,7 +261,7 @@ impl<'de> DeserializeSeed<'de> for Object {
     }
 }
 
-impl<'de> Visitor<'de> for Object {
+impl<'de> Visitor<'de> for ObjectSeed {
     type Value = BTreeMap<String, &'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -284,11 +284,11 @@ impl<'de> Visitor<'de> for Object {
 }
 
 /// Reads a list of `most` elements at most.
-struct List {
+struct ListSeed {
     most: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for List {
+impl<'de> DeserializeSeed<'de> for ListSeed {
     type Value = Vec<&'de RawValue>;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
@@ -296,7 +296,7 @@ impl<'de> DeserializeSeed<'de> for List {
     }
 }
 
-impl<'de> Visitor<'de> for List {
+impl<'de> Visitor<'de> for ListSeed {
     type Value = Vec<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

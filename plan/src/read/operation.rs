@@ -2,9 +2,11 @@
 
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, Reader};
+use super::fields::{Fields, PlanReader};
 use super::{MAX_OPERANDS, MAX_OPERATIONS};
-use crate::plan::{Buffer, ChannelKind, Code, Holder, Operation, Operator, Pipeline, Reference};
+use crate::plan::{
+    BlockOperation, Buffer, ChannelKind, Code, Operator, PipelineLoop, Reference, ReferencedBuffer,
+};
 use crate::problem::Place;
 
 /// The fields of an operation that only the layout before August 2025 has.
@@ -13,11 +15,11 @@ const OLD_FIELDS: &[&str] = &["i_buff", "o_buff", "i_cids", "o_cids", "cnt", "ct
 /// Reads the operations of a block, or of a pipeline within it. `groups` has the buffer of each
 /// switch channel of the block.
 pub(super) fn list(
-    reader: &mut Reader,
+    reader: &mut PlanReader,
     raws: &[&RawValue],
     at: Place,
     groups: &[Option<Buffer>],
-) -> Option<Vec<Operation>> {
+) -> Option<Vec<BlockOperation>> {
     if !reader.count_operations(at, raws.len()) {
         return None;
     }
@@ -33,18 +35,18 @@ pub(super) fn list(
 /// Reads an operation. Returns nothing where the rest of the file is not worth reading, and an
 /// empty list where only the name is unknown.
 fn operation(
-    reader: &mut Reader,
+    reader: &mut PlanReader,
     mut fields: Fields<'_>,
     at: Place,
     groups: &[Option<Buffer>],
-) -> Option<Option<Operation>> {
+) -> Option<Option<BlockOperation>> {
     if let Some(old) = fields.any(OLD_FIELDS) {
         reader.old_layout(at, old);
         return None;
     }
     let Some(code) = reader.named(&mut fields, at, "name", Code::of_name, None) else { return Some(None) };
     let at = Place { code: Some(code), ..at };
-    let mut operation = Operation::new(code);
+    let mut operation = BlockOperation::new(code);
     operation.kind = kind(reader, &mut fields, at);
     operation.channels = reader.numbers(&mut fields, at, "channel_ids", MAX_OPERANDS);
     operation.semaphores = reader.numbers(&mut fields, at, "semaphore_ids", MAX_OPERANDS);
@@ -58,7 +60,7 @@ fn operation(
             let id = reader.need(&mut fields, at, "barrier_id");
             operation.barrier = Some((id, reader.need(&mut fields, at, "num_threadblocks")));
         }
-        Code::GroupLoadReduce => group_load_reduce(reader, &mut fields, (at, groups), &mut operation),
+        Code::GroupLoadReduce => group_load_reduce(reader, &mut fields, at, groups, &mut operation),
         Code::Pipeline => operation.pipeline = Some(pipeline(reader, &mut fields, at, groups)?),
         _ => {}
     }
@@ -67,7 +69,7 @@ fn operation(
 }
 
 /// Takes the kind of channel. `none` is the same as absent.
-fn kind(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<ChannelKind> {
+fn kind(reader: &mut PlanReader, fields: &mut Fields<'_>, at: Place) -> Option<ChannelKind> {
     let of_name = |name: &str| match name {
         "none" => Some(None),
         name => ChannelKind::of_name(name).map(Some),
@@ -75,7 +77,7 @@ fn kind(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<Chann
     reader.named(fields, at, "channel_type", of_name, Some(None)).flatten()
 }
 
-fn slice(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<(u32, u32)> {
+fn slice(reader: &mut PlanReader, fields: &mut Fields<'_>, at: Place) -> Option<(u32, u32)> {
     let mut slice = reader.fields(fields.take("tbg_info")?, at, "`tbg_info`")?;
     let part = reader.need(&mut slice, at, "tb_id");
     let of = reader.need(&mut slice, at, "tbg_size");
@@ -84,11 +86,11 @@ fn slice(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<(u32
 }
 
 fn pipeline(
-    reader: &mut Reader,
+    reader: &mut PlanReader,
     fields: &mut Fields<'_>,
     at: Place,
     groups: &[Option<Buffer>],
-) -> Option<Pipeline> {
+) -> Option<PipelineLoop> {
     let Some(raw) = fields.take("iter_context") else {
         reader.problem(at, "`iter_context` is missing; give `unit_size` and `num_chunks`");
         return None;
@@ -102,15 +104,16 @@ fn pipeline(
         return None;
     }
     let raws = reader.list_of(fields, at, "ops", MAX_OPERATIONS);
-    Some(Pipeline { unit, chunks, operations: list(reader, &raws, at, groups)? })
+    Some(PipelineLoop { unit, chunks, operations: list(reader, &raws, at, groups)? })
 }
 
 /// Brings the operands of `glre`, which has fields of its own, into the form of all others.
 fn group_load_reduce(
-    reader: &mut Reader,
+    reader: &mut PlanReader,
     fields: &mut Fields<'_>,
-    (at, groups): (Place, &[Option<Buffer>]),
-    operation: &mut Operation,
+    at: Place,
+    groups: &[Option<Buffer>],
+    operation: &mut BlockOperation,
 ) {
     let told = reader.named(fields, at, "buffer_type", Buffer::of_name, None);
     let index = reader.need(fields, at, "buffer_offset");
@@ -128,24 +131,24 @@ fn group_load_reduce(
         );
         reader.problem(at, what);
     }
-    operation.sources = vec![Reference { holder: Holder::Switch(channel), index, size }];
+    operation.sources = vec![Reference { holder: ReferencedBuffer::Switch(channel), index, size }];
     match fields.take("dst_chunk") {
         Some(raw) => operation.targets.extend(reference(reader, raw, at, "dst_chunk")),
         None => reader.problem(at, "`dst_chunk` is missing; expected a reference"),
     }
 }
 
-fn references(reader: &mut Reader, fields: &mut Fields<'_>, at: Place, name: &str) -> Vec<Reference> {
+fn references(reader: &mut PlanReader, fields: &mut Fields<'_>, at: Place, name: &str) -> Vec<Reference> {
     let raws = reader.list_of(fields, at, name, MAX_OPERANDS);
     raws.into_iter().filter_map(|raw| reference(reader, raw, at, name)).collect()
 }
 
-fn reference(reader: &mut Reader, raw: &RawValue, at: Place, of: &str) -> Option<Reference> {
+fn reference(reader: &mut PlanReader, raw: &RawValue, at: Place, of: &str) -> Option<Reference> {
     let mut fields = reader.fields(raw, at, &format!("an entry of `{of}`"))?;
     let holder = if fields.any(&["buffer_id"]).is_some() {
-        Holder::Remote(reader.need(&mut fields, at, "buffer_id"))
+        ReferencedBuffer::Remote(reader.need(&mut fields, at, "buffer_id"))
     } else if fields.any(&["switch_channel_id"]).is_some() {
-        Holder::Switch(reader.need(&mut fields, at, "switch_channel_id"))
+        ReferencedBuffer::Switch(reader.need(&mut fields, at, "switch_channel_id"))
     } else {
         local(reader, &mut fields, at)?
     };
@@ -156,12 +159,12 @@ fn reference(reader: &mut Reader, raw: &RawValue, at: Place, of: &str) -> Option
 }
 
 /// Takes a buffer of the own rank, which may be named with its rank.
-fn local(reader: &mut Reader, fields: &mut Fields<'_>, at: Place) -> Option<Holder> {
+fn local(reader: &mut PlanReader, fields: &mut Fields<'_>, at: Place) -> Option<ReferencedBuffer> {
     let buffer = reader.named(fields, at, "type", Buffer::of_name, None)?;
     let own = at.rank.unwrap_or(0);
     let rank: usize = reader.or(fields, at, "rank", own);
     if rank != own {
         reader.problem(at, format!("a local reference names rank {rank}; use a remote buffer"));
     }
-    Some(Holder::Local(buffer))
+    Some(ReferencedBuffer::Local(buffer))
 }

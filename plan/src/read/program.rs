@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, Reader};
+use super::fields::{Fields, PlanReader};
 use super::operation;
 use super::{MAX_BLOCKS, MAX_ENTRIES, MAX_OPERATIONS};
 use crate::plan::{Block, Buffer, ChannelKind, MAX_RANKS, RankProgram, RemoteBuffer, SwitchGroup};
@@ -12,7 +12,7 @@ use crate::problem::Place;
 const OLD_FIELDS: &[&str] = &["inputChunks", "outputChunks", "scratchChunks", "chunkGroups"];
 
 /// Reads all ranks and orders them by id. Returns nothing where ids are no permutation.
-pub(super) fn ranks(reader: &mut Reader, raws: &[&RawValue]) -> Option<Vec<RankProgram>> {
+pub(super) fn ranks(reader: &mut PlanReader, raws: &[&RawValue]) -> Option<Vec<RankProgram>> {
     let mut ranks: Vec<Option<RankProgram>> = raws.iter().map(|_| None).collect();
     for raw in raws {
         let mut fields = reader.fields(raw, Place::PLAN, "an entry of `gpus`")?;
@@ -34,7 +34,7 @@ pub(super) fn ranks(reader: &mut Reader, raws: &[&RawValue]) -> Option<Vec<RankP
     ranks.into_iter().collect()
 }
 
-fn rank(reader: &mut Reader, mut fields: Fields<'_>, id: usize) -> Option<RankProgram> {
+fn rank(reader: &mut PlanReader, mut fields: Fields<'_>, id: usize) -> Option<RankProgram> {
     let at = Place::rank(id);
     let mut rank = RankProgram {
         input_chunks: reader.need(&mut fields, at, "input_chunks"),
@@ -61,7 +61,7 @@ fn rank(reader: &mut Reader, mut fields: Fields<'_>, id: usize) -> Option<RankPr
 }
 
 /// Reads one entry of the channels of a rank, which holds several.
-fn channel(reader: &mut Reader, raw: &RawValue, at: Place, rank: &mut RankProgram) {
+fn channel(reader: &mut PlanReader, raw: &RawValue, at: Place, rank: &mut RankProgram) {
     let Some(mut fields) = reader.fields(raw, at, "an entry of `channels`") else { return };
     match reader.named(&mut fields, at, "channel_type", ChannelKind::of_name, None) {
         Some(ChannelKind::Switch) => switch_groups(reader, &mut fields, at, rank),
@@ -81,7 +81,7 @@ fn channel(reader: &mut Reader, raw: &RawValue, at: Place, rank: &mut RankProgra
     reader.unknown(fields, "a channel");
 }
 
-fn switch_groups(reader: &mut Reader, fields: &mut Fields<'_>, at: Place, rank: &mut RankProgram) {
+fn switch_groups(reader: &mut PlanReader, fields: &mut Fields<'_>, at: Place, rank: &mut RankProgram) {
     let name = if fields.any(&["buff"]).is_some() { "buff" } else { "buffer_type" };
     let buffer = reader.named(fields, at, name, Buffer::of_name, None).unwrap_or(Buffer::Input);
     for raw in reader.list_of(fields, at, "rank_groups", MAX_ENTRIES) {
@@ -102,7 +102,7 @@ fn switch_groups(reader: &mut Reader, fields: &mut Fields<'_>, at: Place, rank: 
     }
 }
 
-fn remote_buffer(reader: &mut Reader, raw: &RawValue, at: Place) -> Option<RemoteBuffer> {
+fn remote_buffer(reader: &mut PlanReader, raw: &RawValue, at: Place) -> Option<RemoteBuffer> {
     let mut fields = reader.fields(raw, at, "an entry of `remote_buffers`")?;
     let rank = reader.need(&mut fields, at, "rank");
     let buffer = reader.named(&mut fields, at, "type", Buffer::of_name, None)?;
@@ -120,7 +120,7 @@ fn remote_buffer(reader: &mut Reader, raw: &RawValue, at: Place) -> Option<Remot
 
 /// Reads the thread blocks of a rank and orders them by id.
 fn blocks(
-    reader: &mut Reader,
+    reader: &mut PlanReader,
     raws: &[&RawValue],
     rank: usize,
     groups: &[SwitchGroup],
@@ -148,7 +148,12 @@ fn blocks(
     blocks.into_iter().collect()
 }
 
-fn block(reader: &mut Reader, mut fields: Fields<'_>, at: Place, groups: &[SwitchGroup]) -> Option<Block> {
+fn block(
+    reader: &mut PlanReader,
+    mut fields: Fields<'_>,
+    at: Place,
+    groups: &[SwitchGroup],
+) -> Option<Block> {
     let buffer_of = |id: u32| groups.get(id as usize).map(|group| group.buffer);
     let mut block = Block::default();
     for raw in reader.list_of(&mut fields, at, "channels", MAX_ENTRIES) {

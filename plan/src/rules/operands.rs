@@ -1,11 +1,13 @@
 //! Which operands each operation takes, and that they lie within their buffers.
 
-use crate::plan::{Block, Buffer, ChannelKind, Code, Holder, Operation, Plan, RankProgram, Reference};
+use crate::plan::{
+    Block, BlockOperation, Buffer, ChannelKind, Code, ExecutionPlan, RankProgram, Reference, ReferencedBuffer,
+};
 use crate::problem::Place;
 
 /// What an operand may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum OperandKind {
     /// A buffer of the own rank.
     Local,
     /// Scratch of the own rank.
@@ -19,25 +21,25 @@ enum Kind {
     /// Scratch of all members of a group.
     GroupScratch,
 }
-use Kind::{Far, FarScratch, Group, GroupScratch, Local, Scratch};
+use OperandKind::{Far, FarScratch, Group, GroupScratch, Local, Scratch};
 
 /// The operands of one side: those that must be there in this order, and that any number of which
 /// follow, at least one.
-struct Side {
-    first: &'static [Kind],
-    then: Option<Kind>,
+struct OperandSide {
+    first: &'static [OperandKind],
+    then: Option<OperandKind>,
 }
 
-const fn exactly(first: &'static [Kind]) -> Side {
-    Side { first, then: None }
+const fn exactly(first: &'static [OperandKind]) -> OperandSide {
+    OperandSide { first, then: None }
 }
 
-const fn then(first: &'static [Kind], then: Kind) -> Side {
-    Side { first, then: Some(then) }
+const fn then(first: &'static [OperandKind], then: OperandKind) -> OperandSide {
+    OperandSide { first, then: Some(then) }
 }
 
 /// Returns the sources and targets of an operation, or nothing where it takes none.
-fn sides(code: Code, kind: Option<ChannelKind>) -> Option<(Side, Side)> {
+fn sides(code: Code, kind: Option<ChannelKind>) -> Option<(OperandSide, OperandSide)> {
     let is_port = kind == Some(ChannelKind::Port);
     Some(match code {
         Code::Copy => (exactly(&[Local]), exactly(&[Local])),
@@ -65,13 +67,18 @@ fn sides(code: Code, kind: Option<ChannelKind>) -> Option<(Side, Side)> {
 }
 
 /// What an operand stands in.
-type Within<'a> = (Place, &'a RankProgram, &'a Block);
+type OperandContext<'a> = (Place, &'a RankProgram, &'a Block);
 
 /// Notes what is wrong with the operands of an operation.
-pub(super) fn check(plan: &Plan, within: Within<'_>, operation: &Operation, found: &mut impl FnMut(String)) {
+pub(super) fn check(
+    plan: &ExecutionPlan,
+    within: OperandContext<'_>,
+    operation: &BlockOperation,
+    found: &mut impl FnMut(String),
+) {
     let Some((sources, targets)) = sides(operation.code, operation.kind) else { return };
-    side(plan, within, operation, (&operation.sources, &sources, "src_buff"), found);
-    side(plan, within, operation, (&operation.targets, &targets, "dst_buff"), found);
+    side(plan, within, operation, &operation.sources, &sources, "src_buff", found);
+    side(plan, within, operation, &operation.targets, &targets, "dst_buff", found);
     let all = || operation.sources.iter().chain(&operation.targets);
     if let Some(first) = all().next()
         && let Some(other) = all().find(|other| other.size != first.size)
@@ -95,10 +102,12 @@ pub(super) fn check(plan: &Plan, within: Within<'_>, operation: &Operation, foun
 }
 
 fn side(
-    plan: &Plan,
-    within: Within<'_>,
-    operation: &Operation,
-    (given, side, name): (&[Reference], &Side, &str),
+    plan: &ExecutionPlan,
+    within: OperandContext<'_>,
+    operation: &BlockOperation,
+    given: &[Reference],
+    side: &OperandSide,
+    name: &str,
     found: &mut impl FnMut(String),
 ) {
     let least = side.first.len() + usize::from(side.then.is_some());
@@ -117,22 +126,22 @@ fn side(
 
 /// Checks that a reference is what is expected, and lies within its buffer.
 fn operand(
-    plan: &Plan,
-    (at, program, block): Within<'_>,
-    operation: &Operation,
+    plan: &ExecutionPlan,
+    (at, program, block): OperandContext<'_>,
+    operation: &BlockOperation,
     reference: &Reference,
-    expected: Kind,
+    expected: OperandKind,
 ) -> Result<(), String> {
     let (holders, buffer) = match (reference.holder, expected) {
-        (Holder::Local(buffer), Local | Scratch) => (vec![at.rank.unwrap_or(0)], buffer),
-        (Holder::Remote(id), Far | FarScratch) => {
+        (ReferencedBuffer::Local(buffer), Local | Scratch) => (vec![at.rank.unwrap_or(0)], buffer),
+        (ReferencedBuffer::Remote(id), Far | FarScratch) => {
             let ids = block.remote_buffers(operation.kind.unwrap_or(ChannelKind::Memory));
             let id = ids.get(id as usize).ok_or_else(|| outside("`buffer_id`", id, ids.len()))?;
             let far = program.remote_buffers.get(*id as usize);
             let far = far.ok_or_else(|| outside("remote buffer", *id, program.remote_buffers.len()))?;
             (vec![far.rank as usize], far.buffer)
         }
-        (Holder::Switch(id), Group | GroupScratch) => {
+        (ReferencedBuffer::Switch(id), Group | GroupScratch) => {
             let ids = &block.switch_groups;
             let id = ids.get(id as usize).ok_or_else(|| outside("`switch_channel_id`", id, ids.len()))?;
             let group = program.switch_groups.get(*id as usize);
@@ -161,7 +170,7 @@ fn outside(what: &str, id: u32, count: usize) -> String {
     format!("{what} {id} of {count}; name one there is")
 }
 
-fn told(kind: Kind) -> &'static str {
+fn told(kind: OperandKind) -> &'static str {
     match kind {
         Local => "a buffer of the own rank",
         Scratch => "scratch of the own rank",

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::lower::{Counters, gcd};
-use crate::plan::{ChannelKind, Code, Operation, Pipeline, Plan};
+use crate::plan::{BlockId, BlockOperation, ChannelKind, Code, ExecutionPlan, PipelineLoop};
 use crate::problem::{Place, Problem};
 
 /// What blocks synchronise by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Shared {
+pub(crate) enum SharedCounter {
     /// A counter of signals: the rank that waits, and which.
     Signals(usize, usize),
     Semaphore(usize, u32),
@@ -30,21 +30,22 @@ impl Use {
     }
 }
 
-type Uses = BTreeMap<Shared, BTreeMap<(usize, usize), Use>>;
+type PipelineUses = BTreeMap<SharedCounter, BTreeMap<BlockId, Use>>;
 
 /// Notes blocks whose pipelines differ and share a counter, a semaphore or a barrier.
-pub(super) fn check(plan: &Plan, problems: &mut Vec<Problem>) {
+pub(super) fn check(plan: &ExecutionPlan, problems: &mut Vec<Problem>) {
     let counters = Counters::of(plan);
-    let mut uses = Uses::new();
+    let mut uses = PipelineUses::new();
     for (rank, program) in plan.ranks.iter().enumerate() {
         for (block, of) in program.blocks.iter().enumerate() {
+            let by = BlockId { rank, block };
             for (index, operation) in of.operations.iter().enumerate() {
                 let Some(pipeline) = &operation.pipeline else { continue };
                 let at = Place::block(rank, block).operation(index, None);
                 for (inner, operation) in pipeline.operations.iter().enumerate() {
                     let at = at.operation(inner, Some(operation.code));
-                    for shared in shared(plan, &counters, (rank, block), operation) {
-                        note(&mut uses, shared, (rank, block), at, (index, pipeline));
+                    for shared in shared(plan, &counters, by, operation) {
+                        note(&mut uses, shared, by, at, index, pipeline);
                     }
                 }
             }
@@ -60,11 +61,12 @@ pub(super) fn check(plan: &Plan, problems: &mut Vec<Problem>) {
 }
 
 fn note(
-    uses: &mut Uses,
-    shared: Shared,
-    by: (usize, usize),
+    uses: &mut PipelineUses,
+    shared: SharedCounter,
+    by: BlockId,
     at: Place,
-    (index, pipeline): (usize, &Pipeline),
+    index: usize,
+    pipeline: &PipelineLoop,
 ) {
     let of_block = uses.entry(shared).or_default().entry(by);
     let of_block = of_block.or_insert_with(|| Use { at, pipelines: Vec::new() });
@@ -77,31 +79,33 @@ fn note(
 
 /// Returns what an operation synchronises by.
 pub(crate) fn shared(
-    plan: &Plan,
+    plan: &ExecutionPlan,
     counters: &Counters,
-    (rank, block): (usize, usize),
-    operation: &Operation,
-) -> Vec<Shared> {
+    BlockId { rank, block }: BlockId,
+    operation: &BlockOperation,
+) -> Vec<SharedCounter> {
     let kind = operation.kind.unwrap_or(ChannelKind::Memory);
     let channels = plan.ranks[rank].blocks[block].channels(kind);
     let ends = operation.channels.iter().map(|&id| counters.ends(rank, kind, channels[id as usize] as usize));
     match operation.code {
-        Code::Wait | Code::RelaxedWait => ends.map(|ends| Shared::Signals(rank, ends.inbound)).collect(),
+        Code::Wait | Code::RelaxedWait => {
+            ends.map(|ends| SharedCounter::Signals(rank, ends.inbound)).collect()
+        }
         Code::Signal | Code::RelaxedSignal | Code::PutWithSignal | Code::PutWithSignalAndFlush => {
-            ends.map(|ends| Shared::Signals(ends.peer, ends.outbound)).collect()
+            ends.map(|ends| SharedCounter::Signals(ends.peer, ends.outbound)).collect()
         }
         Code::SemAcquire | Code::SemRelease => {
-            operation.semaphores.iter().map(|&id| Shared::Semaphore(rank, id)).collect()
+            operation.semaphores.iter().map(|&id| SharedCounter::Semaphore(rank, id)).collect()
         }
-        _ => operation.barrier.iter().map(|&(id, _)| Shared::Barrier(rank, id)).collect(),
+        _ => operation.barrier.iter().map(|&(id, _)| SharedCounter::Barrier(rank, id)).collect(),
     }
 }
 
-fn unequal(shared: Shared, first: &Use, other: &Use) -> Problem {
+fn unequal(shared: SharedCounter, first: &Use, other: &Use) -> Problem {
     let by = match shared {
-        Shared::Signals(rank, _) => format!("signals of a channel to rank {rank}"),
-        Shared::Semaphore(rank, id) => format!("semaphore {id} of rank {rank}"),
-        Shared::Barrier(rank, id) => format!("barrier {id} of rank {rank}"),
+        SharedCounter::Signals(rank, _) => format!("signals of a channel to rank {rank}"),
+        SharedCounter::Semaphore(rank, id) => format!("semaphore {id} of rank {rank}"),
+        SharedCounter::Barrier(rank, id) => format!("barrier {id} of rank {rank}"),
     };
     let what = format!(
         "synchronises with {} by {by}, in pipelines that run other numbers of iterations; give both the same `unit_size` and `num_chunks`",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shmccl_plan::interpret::Random;
+use shmccl_plan::interpret::SplitMix64;
 use shmccl_plan::{check, import, read};
 
 use crate::corpus::{folder, is_long};
@@ -171,7 +171,7 @@ fn lists_beyond_their_limits_are_refused_before_they_are_read() {
 }
 
 /// Changes some bytes of a text: to others, to nothing, to numbers at limits, or to a copy.
-fn spoil(text: &mut Vec<u8>, random: &mut Random) {
+fn spoil(text: &mut Vec<u8>, random: &mut SplitMix64) {
     const PIECES: [&str; 14] = [
         "0",
         "1",
@@ -229,7 +229,7 @@ fn spoiled_files_are_refused_or_checked_and_never_panic() {
     let start = Instant::now();
     let (mut tried, mut read_again) = (0, 0);
     while tried < most && start.elapsed() < limit {
-        let mut random = Random::new(tried);
+        let mut random = SplitMix64::new(tried);
         let is_program = random.below(10) == 0;
         let files = if is_program { &programs } else { &plans };
         let mut text = files[random.below(files.len())].clone();

@@ -2,27 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use shmccl_plan::build::Program;
-use shmccl_plan::check::{Kind, Report};
-use shmccl_plan::{Plan, check, read};
+use shmccl_plan::build::CollectiveProgram;
+use shmccl_plan::check::{CheckReport, FindingKind};
+use shmccl_plan::{ExecutionPlan, check, read};
 
 use crate::corpus::{folder, listed, load};
 
 /// Returns the verdict in the words of the manifest.
-fn verdict(report: &Report) -> &'static str {
-    let told = |kind| matches!(kind, Kind::UnequalOrder | Kind::Unchecked);
+fn verdict(report: &CheckReport) -> &'static str {
+    let told = |kind| matches!(kind, FindingKind::UnequalOrder | FindingKind::Unchecked);
     let findings = report.classes.iter().flat_map(|class| &class.findings);
     match findings.map(|finding| finding.kind).filter(|kind| !told(*kind)).min() {
         None => "clean",
-        Some(Kind::Deadlock) => "hangs",
-        Some(Kind::RelaxedOrder) => "end ordered by relaxed signals only",
-        Some(Kind::Race | Kind::RaceOnGpu) => "race",
+        Some(FindingKind::Deadlock) => "hangs",
+        Some(FindingKind::RelaxedOrder) => "end ordered by relaxed signals only",
+        Some(FindingKind::Race | FindingKind::RaceOnGpu) => "race",
         Some(kind) => kind.name(),
     }
 }
 
 /// Checks the class of the smallest messages, which the manifest is about.
-fn smallest(plan: &Plan) -> Report {
+fn smallest(plan: &ExecutionPlan) -> CheckReport {
     let mut report = check(plan, None).unwrap();
     report.classes.truncate(1);
     report
@@ -55,7 +55,7 @@ fn each_faulty_plan_has_the_verdict_that_is_expected() {
     for (file, about) in &expected {
         let found = match read::read_file(&folder().join("faulty").join(file)) {
             Err(_) => "refused",
-            Ok(reading) => smallest(&reading.plan).worst().map_or("clean", Kind::name),
+            Ok(reading) => smallest(&reading.plan).worst().map_or("clean", FindingKind::name),
         };
         if found != about["verdict"] {
             wrong.push(format!("{file}: {found} instead of {}: {}", about["verdict"], about["change"]));
@@ -95,7 +95,7 @@ fn a_nop_that_nothing_needs_is_named() {
 
 #[test]
 fn a_signal_with_its_wait_and_a_flush_that_nothing_needs_are_named() {
-    let mut program = Program::new("twice", "allgather", 2).in_place().chunks(1, 2, 0);
+    let mut program = CollectiveProgram::new("twice", "allgather", 2).in_place().chunks(1, 2, 0);
     let [here, there] = [(0, 1), (1, 0)].map(|(rank, peer)| program.memory_channel(rank, peer));
     let ports = [(0, 1), (1, 0)].map(|(rank, peer)| program.port_channel(rank, peer));
     for (rank, channel) in [here, there].into_iter().enumerate() {
@@ -124,7 +124,7 @@ fn no_size_that_a_plan_allows_makes_it_wrong_but_where_scratch_wraps_without_cre
     let mut found = Vec::new();
     for listed in listed(&["generated", "upstream"]).into_iter().filter(|listed| listed.verdict != "race") {
         let report = check(&listed.plan, None).unwrap();
-        for class in report.classes.iter().filter(|class| class.worst().is_some_and(Kind::is_error)) {
+        for class in report.classes.iter().filter(|class| class.worst().is_some_and(FindingKind::is_error)) {
             found.push(format!("{}: {}: {}", listed.name, class.about, class.findings[0]));
         }
     }

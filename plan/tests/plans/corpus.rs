@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use shmccl_plan::collective::Collective;
-use shmccl_plan::interpret::{self, Outcome};
+use shmccl_plan::collective::CollectiveKind;
+use shmccl_plan::interpret::{self, InterpretedRun};
 use shmccl_plan::plan::Operator;
-use shmccl_plan::{Plan, lower, read};
+use shmccl_plan::{ExecutionPlan, lower, read};
 
 /// A plan of the corpus.
 pub(crate) struct Listed {
     /// The folder and the name, without the suffix.
     pub(crate) name: String,
-    pub(crate) plan: Plan,
+    pub(crate) plan: ExecutionPlan,
     pub(crate) smallest: u64,
     pub(crate) verdict: String,
 }
@@ -25,7 +25,7 @@ pub(crate) fn is_long() -> bool {
     std::env::var("SHMCCL_LONG").is_ok_and(|long| long == "1")
 }
 
-pub(crate) fn load(name: &str) -> Plan {
+pub(crate) fn load(name: &str) -> ExecutionPlan {
     let read = read::read_file(&folder().join(format!("{name}.json")));
     read.unwrap_or_else(|refusal| panic!("{:#?}", refusal)).plan
 }
@@ -53,7 +53,7 @@ pub(crate) fn listed(of: &[&str]) -> Vec<Listed> {
 
 /// Returns a byte that no other place, rank or launch is likely to hold.
 fn byte(rank: usize, launch: u64, index: usize) -> u8 {
-    let mut random = interpret::Random::new((rank as u64) << 40 | launch << 32 | index as u64);
+    let mut random = interpret::SplitMix64::new((rank as u64) << 40 | launch << 32 | index as u64);
     random.draw().to_le_bytes()[3]
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn combine(operator: Operator, into: &mut [u8], from: &[u8]) {
 }
 
 /// Runs a plan with bytes that tell ranks, launches and places apart.
-pub(crate) fn run(plan: &Plan, message: u64, launches: u64, seed: u64) -> Outcome {
+pub(crate) fn run(plan: &ExecutionPlan, message: u64, launches: u64, seed: u64) -> InterpretedRun {
     let lowered = lower(plan, message).unwrap_or_else(|problems| panic!("{problems:?}"));
     let sizes: Vec<_> = lowered.ranks.iter().map(|rank| rank.input.bytes).collect();
     let inputs = |rank: usize, launch| input(rank, launch, sizes[rank]);
@@ -80,7 +80,7 @@ pub(crate) fn run(plan: &Plan, message: u64, launches: u64, seed: u64) -> Outcom
 }
 
 /// Says what is wrong with the outputs of a run, if anything.
-pub(crate) fn fault(plan: &Plan, outcome: &Outcome, launches: u64) -> Option<String> {
+pub(crate) fn fault(plan: &ExecutionPlan, outcome: &InterpretedRun, launches: u64) -> Option<String> {
     if let Some(stuck) = outcome.stuck.first() {
         return Some(format!("rank {} block {} hangs in {}", stuck.rank, stuck.block, stuck.site));
     }
@@ -88,7 +88,7 @@ pub(crate) fn fault(plan: &Plan, outcome: &Outcome, launches: u64) -> Option<Str
     let bytes = outcome.outputs[0][0].len();
     for (index, launch) in (1..=launches).enumerate() {
         let got: Vec<_> = outcome.outputs.iter().map(|rank| &rank[index]).collect();
-        if Collective::of(plan) == Collective::SendRecv {
+        if CollectiveKind::of(plan) == CollectiveKind::SendRecv {
             let mut left: Vec<_> = (0..ranks).map(|rank| input(rank, launch, bytes)).collect();
             for (rank, output) in got.iter().enumerate() {
                 match left.iter().position(|input| input == *output) {
@@ -110,7 +110,7 @@ pub(crate) fn fault(plan: &Plan, outcome: &Outcome, launches: u64) -> Option<Str
 }
 
 /// Returns what the collective leaves at a rank, if the format says so.
-fn expected(plan: &Plan, rank: usize, launch: u64, bytes: usize) -> Option<Vec<u8>> {
+fn expected(plan: &ExecutionPlan, rank: usize, launch: u64, bytes: usize) -> Option<Vec<u8>> {
     let ranks = plan.ranks.len();
     let sum = |first: usize| -> Vec<u8> {
         let mut sum = vec![0; bytes];
@@ -120,16 +120,16 @@ fn expected(plan: &Plan, rank: usize, launch: u64, bytes: usize) -> Option<Vec<u
         }
         sum
     };
-    Some(match Collective::of(plan) {
-        Collective::AllReduce => sum(0),
-        Collective::ReduceScatter => sum(rank * bytes),
-        Collective::AllGather => (0..ranks).flat_map(|peer| input(peer, launch, bytes / ranks)).collect(),
-        Collective::AllToAll => (0..ranks)
+    Some(match CollectiveKind::of(plan) {
+        CollectiveKind::AllReduce => sum(0),
+        CollectiveKind::ReduceScatter => sum(rank * bytes),
+        CollectiveKind::AllGather => (0..ranks).flat_map(|peer| input(peer, launch, bytes / ranks)).collect(),
+        CollectiveKind::AllToAll => (0..ranks)
             .flat_map(|peer| {
                 let part = bytes / ranks;
                 (0..part).map(move |index| byte(peer, launch, rank * part + index))
             })
             .collect(),
-        Collective::SendRecv | Collective::Other => return None,
+        CollectiveKind::SendRecv | CollectiveKind::Other => return None,
     })
 }

@@ -1,12 +1,14 @@
 //! Each difference between two plans is told, with sides that differ.
 
 use shmccl_plan::diff::diff;
-use shmccl_plan::plan::{Buffer, ChannelKind, Code, Holder, Operation, Operator, Plan, Reference};
+use shmccl_plan::plan::{
+    BlockOperation, Buffer, ChannelKind, Code, ExecutionPlan, Operator, Reference, ReferencedBuffer,
+};
 
 use crate::corpus::load;
 
 /// Changes a plan and returns the only line that tells of it.
-fn told(name: &str, change: impl FnOnce(&mut Plan)) -> String {
+fn told(name: &str, change: impl FnOnce(&mut ExecutionPlan)) -> String {
     let one = load(name);
     let mut other = one.clone();
     change(&mut other);
@@ -18,7 +20,7 @@ fn told(name: &str, change: impl FnOnce(&mut Plan)) -> String {
     line.clone()
 }
 
-fn first(plan: &mut Plan, code: Code) -> &mut Operation {
+fn first(plan: &mut ExecutionPlan, code: Code) -> &mut BlockOperation {
     let operations = plan.ranks[0].blocks.iter_mut().flat_map(|block| &mut block.operations);
     operations.into_iter().find(|operation| operation.code == code).unwrap()
 }
@@ -34,8 +36,8 @@ fn the_operator_of_a_reduction_is_told() {
 
 #[test]
 fn every_field_of_an_operation_is_told() {
-    let put = |change: fn(&mut Operation)| told("generated/ag_2", |plan| change(first(plan, Code::Put)));
-    let of = |index| Reference { holder: Holder::Local(Buffer::Output), index, size: 1 };
+    let put = |change: fn(&mut BlockOperation)| told("generated/ag_2", |plan| change(first(plan, Code::Put)));
+    let of = |index| Reference { holder: ReferencedBuffer::Local(Buffer::Output), index, size: 1 };
     assert!(
         put(|it| it.kind = Some(ChannelKind::Port)).ends_with(" -> put over port of o[0] to remote 0[0]")
     );

@@ -1,9 +1,9 @@
 //! Drawn programs of pipelines and semaphores: the verdict over all sizes, and that of each size.
 
-use shmccl_plan::build::{BlockId, Program, Semaphore};
-use shmccl_plan::check::Kind;
-use shmccl_plan::interpret::Random;
-use shmccl_plan::{Plan, check, write};
+use shmccl_plan::build::{BlockId, BlockSemaphore, CollectiveProgram};
+use shmccl_plan::check::FindingKind;
+use shmccl_plan::interpret::SplitMix64;
+use shmccl_plan::{ExecutionPlan, check, write};
 
 use crate::corpus::is_long;
 
@@ -27,11 +27,12 @@ type Run = (usize, Vec<Step>);
 
 /// Draws the runs of two blocks: nothing but semaphores that one side releases and the other
 /// acquires, mostly as often, and copies through scratch.
-fn drawn(random: &mut Random, wraps: bool) -> (Vec<u32>, [Vec<Run>; 2]) {
+fn drawn(random: &mut SplitMix64, wraps: bool) -> (Vec<u32>, [Vec<Run>; 2]) {
     let mut blocks: [Vec<Run>; 2] = [0, 1].map(|_| {
         let unit = UNITS[random.below(4)];
         let pipelines = 1 + random.below(2);
-        let unit_of = |random: &mut Random| if random.below(6) == 0 { UNITS[random.below(4)] } else { unit };
+        let unit_of =
+            |random: &mut SplitMix64| if random.below(6) == 0 { UNITS[random.below(4)] } else { unit };
         (0..pipelines)
             .flat_map(|_| [(0, Vec::new()), (unit_of(random), Vec::new())])
             .chain([(0, Vec::new())])
@@ -67,7 +68,7 @@ fn drawn(random: &mut Random, wraps: bool) -> (Vec<u32>, [Vec<Run>; 2]) {
     (initial, blocks)
 }
 
-fn put(steps: &mut Vec<Step>, step: Step, random: &mut Random) {
+fn put(steps: &mut Vec<Step>, step: Step, random: &mut SplitMix64) {
     let at = random.below(steps.len() + 1);
     steps.insert(at, step);
 }
@@ -83,8 +84,8 @@ struct Shape {
     wraps: Option<u32>,
 }
 
-fn build(shape: Shape, (initial, blocks): &(Vec<u32>, [Vec<Run>; 2])) -> Option<Plan> {
-    let program = Program::new("drawn", "test", 1).chunks(1, 1, shape.wraps.unwrap_or(1));
+fn build(shape: Shape, (initial, blocks): &(Vec<u32>, [Vec<Run>; 2])) -> Option<ExecutionPlan> {
+    let program = CollectiveProgram::new("drawn", "test", 1).chunks(1, 1, shape.wraps.unwrap_or(1));
     let mut program = if shape.wraps.is_some() { program.reuse_resources() } else { program };
     let semaphores: Vec<_> = initial.iter().map(|&value| program.semaphore(0, value)).collect();
     for runs in blocks {
@@ -100,10 +101,10 @@ fn build(shape: Shape, (initial, blocks): &(Vec<u32>, [Vec<Run>; 2])) -> Option<
         }
     }
     let plan = program.finish_unproved().ok()?;
-    Some(Plan { alignment: shape.unit, ..plan })
+    Some(ExecutionPlan { alignment: shape.unit, ..plan })
 }
 
-fn take(program: &mut Program, block: BlockId, semaphores: &[Semaphore], step: Step) {
+fn take(program: &mut CollectiveProgram, block: BlockId, semaphores: &[BlockSemaphore], step: Step) {
     let [input, scratch, output] =
         [program.input(0, 0..1), program.scratch(0, 0..1), program.output(0, 0..1)];
     match step {
@@ -117,7 +118,7 @@ fn take(program: &mut Program, block: BlockId, semaphores: &[Semaphore], step: S
 
 /// Draws programs, and holds the verdict over all sizes against that of each.
 fn try_drawn(shape: Shape, seed: u64, wanted: usize) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let [mut clean, mut wrong, mut undecided] = [0; 3];
     for number in 0..wanted {
         let program = drawn(&mut random, shape.wraps.is_some());
@@ -134,7 +135,7 @@ fn try_drawn(shape: Shape, seed: u64, wanted: usize) {
                 clean += 1;
                 assert_eq!(fault, None, "{number} is clean, but not in that many units: {text}");
             }
-            Some(Kind::Undecided) => undecided += 1,
+            Some(FindingKind::Undecided) => undecided += 1,
             Some(kind) => {
                 wrong += 1;
                 assert!(fault.is_some(), "{number} is wrong ({kind:?}), but in no size: {text}");

@@ -1,7 +1,7 @@
 //! Plans that once passed as clean, and are not: `tests/plans/false_clean`.
 
-use shmccl_plan::build::Program;
-use shmccl_plan::check::{Finding, Kind};
+use shmccl_plan::build::CollectiveProgram;
+use shmccl_plan::check::{Finding, FindingKind};
 use shmccl_plan::{check, read, write};
 
 use crate::corpus::{folder, load};
@@ -18,7 +18,7 @@ fn errors(name: &str) -> Vec<(String, Finding)> {
 }
 
 /// Checks that some size has an error of a kind, in words of which these are a part.
-fn has(name: &str, kind: Kind, told: &str) {
+fn has(name: &str, kind: FindingKind, told: &str) {
     let errors = errors(name);
     let is = |(_, finding): &(String, Finding)| finding.kind == kind && finding.to_string().contains(told);
     assert!(errors.iter().any(is), "{name}: {told}: {errors:#?}");
@@ -27,7 +27,7 @@ fn has(name: &str, kind: Kind, told: &str) {
 #[test]
 fn a_packet_that_is_written_twice_in_a_launch_races_with_its_reader_in_any_order_of_blocks() {
     for name in ["packet_twice", "pkt_helper_first", "pkt_helper_last"] {
-        has(name, Kind::Race, "(ppkt)");
+        has(name, FindingKind::Race, "(ppkt)");
     }
 }
 
@@ -45,19 +45,19 @@ fn blocks_that_share_a_channel_in_pipelines_of_other_lengths_are_refused() {
 
 #[test]
 fn a_rank_that_keeps_its_own_input_is_no_sendrecv() {
-    has("identity", Kind::Value, "rank 0 has its own input; sendrecv gives it that of another rank");
+    has("identity", FindingKind::Value, "rank 0 has its own input; sendrecv gives it that of another rank");
 }
 
 #[test]
 fn operators_that_differ_between_chunks_or_ranks_are_no_allreduce() {
     has(
         "mixed_ops",
-        Kind::Value,
+        FindingKind::Value,
         "bytes 0..16 of the output of rank 0 by sum, and bytes 16..32 of the output of rank 0 by max",
     );
     has(
         "mixed_ranks",
-        Kind::Value,
+        FindingKind::Value,
         "of the output of rank 0 by sum, and bytes 0..16 of the output of rank 1 by min",
     );
 }
@@ -69,19 +69,19 @@ fn a_collective_without_chunks_is_refused() {
 
 #[test]
 fn slices_that_lie_otherwise_in_some_size_are_checked_in_that_size() {
-    has("slice4of2", Kind::Race, "(copy) reads");
-    has("quarters_halves", Kind::Race, "(copy) reads");
+    has("slice4of2", FindingKind::Race, "(copy) reads");
+    has("quarters_halves", FindingKind::Race, "(copy) reads");
 }
 
 #[test]
 fn chunks_and_slices_that_overlap_in_scratch_are_checked() {
-    has("reuse_nopipe", Kind::Value, "does not belong");
+    has("reuse_nopipe", FindingKind::Value, "does not belong");
     has(
         "reuse_nopipe",
-        Kind::Undecided,
+        FindingKind::Undecided,
         "rank 0 block 0 operation 3 (put) names scratch outside of a pipeline",
     );
-    has("slice_wrap", Kind::Value, "does not belong");
+    has("slice_wrap", FindingKind::Value, "does not belong");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn plans_that_no_message_runs_are_refused() {
         "align2",
         "rank 0 block 0 operation 0 (ppkt): packets at a `buffer_alignment` of 2; give a multiple of 4",
     );
-    let mut program = Program::new("uneven", "allgather", 2).chunks(1, 3, 0);
+    let mut program = CollectiveProgram::new("uneven", "allgather", 2).chunks(1, 3, 0);
     let block = program.block(0);
     program.copy(block, program.input(0, 0..1), program.output(0, 0..1)).unwrap();
     let problems = check(&program.finish_unproved().unwrap(), None).unwrap_err();
@@ -129,7 +129,7 @@ fn plans_that_no_message_runs_are_refused() {
 #[test]
 fn units_that_do_not_fit_the_wrap_and_buffers_beyond_four_gibibytes_are_warned_of() {
     let pipeline = |unit| {
-        let mut program = Program::new("units", "test", 1).chunks(1, 1, 64).reuse_resources();
+        let mut program = CollectiveProgram::new("units", "test", 1).chunks(1, 1, 64).reuse_resources();
         let block = program.block(0);
         program.begin_pipeline(block, unit, 1).unwrap();
         program.copy(block, program.input(0, 0..1), program.scratch(0, 0..1)).unwrap();
@@ -141,7 +141,7 @@ fn units_that_do_not_fit_the_wrap_and_buffers_beyond_four_gibibytes_are_warned_o
     let told = "`unit_size` 2097152 is larger than the 1048576 bytes in which scratch wraps";
     assert!(warnings(pipeline(2 << 20))[0].contains(told), "{:?}", warnings(pipeline(2 << 20)));
     assert!(warnings(pipeline(48))[0].contains("`unit_size` 48 does not divide the 1048576 bytes"));
-    let large = Program::new("large", "test", 1).chunks(1, 1, 0).limits(1 << 33, u64::MAX);
+    let large = CollectiveProgram::new("large", "test", 1).chunks(1, 1, 0).limits(1 << 33, u64::MAX);
     let told = "messages of 8589934592 bytes take buffers beyond the 4 GiB of MSCCL++'s executor";
     assert_eq!(warnings(large.finish_unproved().unwrap()), [told]);
 }
@@ -155,7 +155,7 @@ fn blocks_out_of_order_and_outputs_without_chunks_are_warned_of() {
     let warnings = read::read("swapped", swapped.as_bytes()).unwrap().warnings;
     let told = "rank 0: `threadblocks` are not in the order of `id`, as MSCCL++'s executor takes them";
     assert_eq!(warnings[0], told);
-    let program = Program::new("inputs", "test", 1).chunks(1, 0, 0).finish_unproved().unwrap();
+    let program = CollectiveProgram::new("inputs", "test", 1).chunks(1, 0, 0).finish_unproved().unwrap();
     let told = "rank 0: its executor divides by the chunks of output, of which there are none";
     assert_eq!(check::gpu::differences(&program), [told]);
 }

@@ -1,6 +1,6 @@
 //! Plans run by the interpreter.
 
-use shmccl_plan::collective::Collective;
+use shmccl_plan::collective::CollectiveKind;
 use shmccl_plan::{lower, lower::smallest};
 
 use crate::corpus::{fault, listed, load, run};
@@ -9,7 +9,7 @@ use crate::corpus::{fault, listed, load, run};
 fn each_plan_computes_its_collective_in_launches_without_a_barrier() {
     let mut count = 0;
     for listed in listed(&["generated", "upstream"]) {
-        assert_ne!(Collective::of(&listed.plan), Collective::Other);
+        assert_ne!(CollectiveKind::of(&listed.plan), CollectiveKind::Other);
         if listed.verdict == "race" {
             continue;
         }

@@ -1,14 +1,16 @@
 //! Each must of the format refuses a plan that is otherwise right.
 
-use shmccl_plan::plan::{Buffer, ChannelKind, Code, Holder, Operation, Pipeline, Reference};
-use shmccl_plan::{Plan, check, read, write};
+use shmccl_plan::plan::{
+    BlockOperation, Buffer, ChannelKind, Code, PipelineLoop, Reference, ReferencedBuffer,
+};
+use shmccl_plan::{ExecutionPlan, check, read, write};
 
 use crate::corpus::load;
 
-type Change = fn(&mut Plan);
+type Change = fn(&mut ExecutionPlan);
 
 /// Returns why a plan is refused once it was changed.
-fn refusal(name: &str, change: impl FnOnce(&mut Plan)) -> String {
+fn refusal(name: &str, change: impl FnOnce(&mut ExecutionPlan)) -> String {
     let mut plan = load(name);
     read::read("right", write::write(&plan).as_bytes()).unwrap();
     change(&mut plan);
@@ -19,14 +21,14 @@ fn refusal(name: &str, change: impl FnOnce(&mut Plan)) -> String {
 }
 
 /// Returns the first operation of a kind of rank 0.
-fn first(plan: &mut Plan, code: Code) -> &mut Operation {
+fn first(plan: &mut ExecutionPlan, code: Code) -> &mut BlockOperation {
     let mut all = plan.ranks[0].blocks.iter_mut().flat_map(|block| &mut block.operations);
     all.find(|operation| operation.code == code).unwrap()
 }
 
 /// Names the rank itself as what it has of others.
-fn local(operation: &mut Operation, buffer: Buffer) {
-    operation.sources[0].holder = Holder::Local(buffer);
+fn local(operation: &mut BlockOperation, buffer: Buffer) {
+    operation.sources[0].holder = ReferencedBuffer::Local(buffer);
 }
 
 #[test]
@@ -125,15 +127,16 @@ fn parts_and_units_are_what_can_be_cut() {
         assert!(found.contains(&told), "{told}: {found}");
     }
     let found = refusal("generated/ag_2", |plan| {
-        let pipeline = Pipeline { unit: 24, chunks: 1, operations: Vec::new() };
-        *first(plan, Code::Nop) = Operation { pipeline: Some(pipeline), ..Operation::new(Code::Pipeline) };
+        let pipeline = PipelineLoop { unit: 24, chunks: 1, operations: Vec::new() };
+        *first(plan, Code::Nop) =
+            BlockOperation { pipeline: Some(pipeline), ..BlockOperation::new(Code::Pipeline) };
     });
     assert!(found.contains("`unit_size` is 24; give a multiple of the alignment, 16"), "{found}");
 }
 
 #[test]
 fn operands_go_in_pairs_and_with_as_many_channels() {
-    let own = Reference { holder: Holder::Local(Buffer::Output), index: 0, size: 1 };
+    let own = Reference { holder: ReferencedBuffer::Local(Buffer::Output), index: 0, size: 1 };
     for (sources, targets) in [(2, 1), (1, 2)] {
         let found = refusal("generated/ag_2", |plan| {
             let put = first(plan, Code::Put);
@@ -184,7 +187,7 @@ fn a_message_of_no_bytes_is_refused_and_none_is_offered() {
     assert!(told(0).contains("a message of 0 bytes has nothing to do; take 32"), "{}", told(0));
     assert!(told(16).ends_with("the unit of its chunks; take 32"), "{}", told(16));
     assert!(told(48).ends_with("take 32 or 64"), "{}", told(48));
-    let limited = Plan { min_message: 33, max_message: 95, ..plan.clone() };
+    let limited = ExecutionPlan { min_message: 33, max_message: 95, ..plan.clone() };
     let told = |message| check(&limited, Some(message)).unwrap_err()[0].to_string();
     assert!(told(48).ends_with("take 64"), "{}", told(48));
     assert!(told(90).ends_with("take 64"), "{}", told(90));

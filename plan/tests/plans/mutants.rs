@@ -1,9 +1,9 @@
 //! Plans with one change each: whatever makes bytes wrong is reported.
 
-use shmccl_plan::interpret::Random;
+use shmccl_plan::interpret::SplitMix64;
 use shmccl_plan::lower::granule;
-use shmccl_plan::plan::{Code, Operation, Operator};
-use shmccl_plan::{Plan, check, read, write};
+use shmccl_plan::plan::{BlockOperation, Code, Operator};
+use shmccl_plan::{ExecutionPlan, check, read, write};
 
 use crate::corpus::{fault, is_long, listed, run};
 
@@ -11,7 +11,7 @@ use crate::corpus::{fault, is_long, listed, run};
 const LARGEST: usize = 400;
 
 /// Changes one operation of a plan, and says how.
-fn change(plan: &mut Plan, random: &mut Random) -> Option<String> {
+fn change(plan: &mut ExecutionPlan, random: &mut SplitMix64) -> Option<String> {
     let rank = random.below(plan.ranks.len());
     let blocks = plan.ranks[rank].blocks.len();
     let block = random.below(blocks);
@@ -29,7 +29,11 @@ fn change(plan: &mut Plan, random: &mut Random) -> Option<String> {
     Some(format!("rank {rank} block {block} operation {index} ({code}): {what}"))
 }
 
-fn change_at(operations: &mut Vec<Operation>, index: usize, random: &mut Random) -> Option<&'static str> {
+fn change_at(
+    operations: &mut Vec<BlockOperation>,
+    index: usize,
+    random: &mut SplitMix64,
+) -> Option<&'static str> {
     let is_sync = is_synchronisation(operations[index].code);
     match random.below(9) {
         0 | 1 if is_sync => {
@@ -91,7 +95,7 @@ fn change_at(operations: &mut Vec<Operation>, index: usize, random: &mut Random)
 }
 
 /// Draws a message that a plan allows.
-fn drawn(plan: &Plan, random: &mut Random) -> u64 {
+fn drawn(plan: &ExecutionPlan, random: &mut SplitMix64) -> u64 {
     let granule = granule(plan).unwrap();
     let least = plan.min_message.div_ceil(granule).max(1);
     (least + random.below(12) as u64).min(plan.max_message / granule) * granule
@@ -120,7 +124,7 @@ fn each_change_that_makes_bytes_wrong_in_some_schedule_is_reported() {
         .filter(|listed| listed.verdict != "race" && listed.smallest < 100_000)
         .filter(|listed| operations(&listed.plan) <= largest)
         .collect();
-    let mut random = Random::new(26);
+    let mut random = SplitMix64::new(26);
     let (mut tried, mut wrong, mut reported, mut refused) = (0, 0, 0, 0);
     while tried < wanted {
         let listed = &plans[random.below(plans.len())];
@@ -153,6 +157,6 @@ fn each_change_that_makes_bytes_wrong_in_some_schedule_is_reported() {
     assert!(wrong > tried / 10 && reported >= wrong);
 }
 
-fn operations(plan: &Plan) -> usize {
+fn operations(plan: &ExecutionPlan) -> usize {
     plan.ranks.iter().flat_map(|rank| &rank.blocks).map(|block| block.operations.len()).sum()
 }

@@ -1,33 +1,33 @@
 //! What MSCCL++'s executor refuses or runs otherwise.
 
-use shmccl_plan::Plan;
-use shmccl_plan::build::Program;
+use shmccl_plan::ExecutionPlan;
+use shmccl_plan::build::CollectiveProgram;
 use shmccl_plan::check::gpu;
-use shmccl_plan::plan::{Buffer, Code, Holder, Operation, Operator, Pipeline, Reference};
+use shmccl_plan::plan::{BlockOperation, Buffer, Code, Operator, PipelineLoop, Reference, ReferencedBuffer};
 
 use crate::corpus::load;
 
 /// Returns the first operation of a kind in the first block of rank 0.
-fn first(plan: &mut Plan, code: Code) -> &mut Operation {
+fn first(plan: &mut ExecutionPlan, code: Code) -> &mut BlockOperation {
     let operations = &mut plan.ranks[0].blocks[0].operations;
     operations.iter_mut().find(|operation| operation.code == code).unwrap()
 }
 
 /// Returns a plan with its first operation of a kind changed.
-fn changed(name: &str, code: Code, change: impl Fn(&mut Operation)) -> Plan {
+fn changed(name: &str, code: Code, change: impl Fn(&mut BlockOperation)) -> ExecutionPlan {
     let mut plan = load(name);
     change(first(&mut plan, code));
     plan
 }
 
-fn shift(operation: &mut Operation) {
+fn shift(operation: &mut BlockOperation) {
     operation.targets[0].index = operation.sources[0].index + 1;
 }
 
 /// Adds a pair of references, of another buffer than the first.
-fn add_output(operation: &mut Operation) {
+fn add_output(operation: &mut BlockOperation) {
     let [source, target] = [operation.sources[0], operation.targets[0]];
-    operation.sources.push(Reference { holder: Holder::Local(Buffer::Input), ..source });
+    operation.sources.push(Reference { holder: ReferencedBuffer::Local(Buffer::Input), ..source });
     operation.targets.push(target);
 }
 
@@ -36,10 +36,10 @@ fn what_runs_otherwise_on_a_gpu_is_named_with_its_operation() {
     let mut doubled = load("upstream/reduce");
     doubled.double_scratch = true;
     let sliced = changed("generated/ag_2", Code::Nop, |operation| {
-        let inner = Operation { slice: Some((0, 2)), ..Operation::new(Code::Nop) };
-        *operation = Operation {
-            pipeline: Some(Pipeline { unit: 16, chunks: 1, operations: vec![inner] }),
-            ..Operation::new(Code::Pipeline)
+        let inner = BlockOperation { slice: Some((0, 2)), ..BlockOperation::new(Code::Nop) };
+        *operation = BlockOperation {
+            pipeline: Some(PipelineLoop { unit: 16, chunks: 1, operations: vec![inner] }),
+            ..BlockOperation::new(Code::Pipeline)
         };
     });
     let cases = [
@@ -84,7 +84,7 @@ fn each_thing_that_an_operation_does_otherwise_on_a_gpu_is_named() {
 
 #[test]
 fn counts_beyond_the_arrays_of_mscclpp_are_named() {
-    let mut program = Program::new("many", "test", 2).chunks(1, 1, 0);
+    let mut program = CollectiveProgram::new("many", "test", 2).chunks(1, 1, 0);
     let block = program.block(0);
     for _ in 0..17 {
         let (channel, _) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
@@ -101,7 +101,7 @@ fn counts_beyond_the_arrays_of_mscclpp_are_named() {
     let mut plan = program.finish_unproved().unwrap();
     let signal = first(&mut plan, Code::Signal);
     signal.channels = vec![0; 9];
-    let own = Reference { holder: Holder::Local(Buffer::Input), index: 0, size: 1 };
+    let own = Reference { holder: ReferencedBuffer::Local(Buffer::Input), index: 0, size: 1 };
     signal.sources = vec![own; 11];
     signal.targets = vec![own; 12];
     let found = gpu::differences(&plan).join("\n");

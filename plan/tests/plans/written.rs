@@ -1,11 +1,11 @@
 //! Plans that are written: read again they are the same.
 
-use shmccl_plan::build::{BuildError, Chunks, Program};
-use shmccl_plan::{Plan, diff, read, write};
+use shmccl_plan::build::{BuildError, Chunks, CollectiveProgram};
+use shmccl_plan::{ExecutionPlan, diff, read, write};
 
 use crate::corpus::{fault, listed, run};
 
-fn again(plan: &Plan) -> Plan {
+fn again(plan: &ExecutionPlan) -> ExecutionPlan {
     read::read("written", write::write(plan).as_bytes()).unwrap_or_else(|refusal| panic!("{refusal}")).plan
 }
 
@@ -20,9 +20,10 @@ fn a_plan_that_is_written_and_read_again_is_the_same() {
 }
 
 /// Builds an allreduce by packets: each rank sends all it has to all others.
-fn all_pairs(ranks: usize) -> Program {
+fn all_pairs(ranks: usize) -> CollectiveProgram {
     let chunks = u32::try_from(ranks).unwrap();
-    let mut program = Program::new("all_pairs", "allreduce", ranks).in_place().packets().chunks(1, 1, chunks);
+    let mut program =
+        CollectiveProgram::new("all_pairs", "allreduce", ranks).in_place().packets().chunks(1, 1, chunks);
     for rank in 0..ranks {
         let block = program.block(rank);
         let own = program.input(rank, 0..1);
@@ -33,7 +34,7 @@ fn all_pairs(ranks: usize) -> Program {
             .filter(|&peer| peer != rank)
             .map(|peer| program.scratch(rank, peer..peer + 1))
             .collect();
-        program.reduce_packets(block, (own, &others), (own, &[])).unwrap();
+        program.reduce_packets(block, own, &others, own, &[]).unwrap();
     }
     program
 }
@@ -52,7 +53,7 @@ fn a_program_is_proved_and_runs_in_one_or_more_instances() {
 
 #[test]
 fn a_program_that_is_wrong_is_not_written_and_its_line_is_named() {
-    let mut program = Program::new("late", "allgather", 2).in_place().chunks(1, 2, 0);
+    let mut program = CollectiveProgram::new("late", "allgather", 2).in_place().chunks(1, 2, 0);
     let line = line!() + 4;
     for rank in 0..2 {
         let own = program.output(rank, rank..rank + 1);
@@ -66,7 +67,7 @@ fn a_program_that_is_wrong_is_not_written_and_its_line_is_named() {
 
 #[test]
 fn a_program_in_another_language_names_its_own_lines() {
-    let mut program = Program::new("other", "allgather", 2).chunks(1, 2, 0);
+    let mut program = CollectiveProgram::new("other", "allgather", 2).chunks(1, 2, 0);
     let block = program.block(0);
     program.made_at("ring.py:7");
     let error = program.copy(block, program.input(1, 0..1), program.output(0, 0..1)).unwrap_err();
@@ -76,7 +77,7 @@ fn a_program_in_another_language_names_its_own_lines() {
 #[test]
 fn more_instances_or_chunks_than_can_be_are_refused_and_none_is_made() {
     for (instances, chunk, told) in [(1 << 31, 0, "2147483648 times; give 256 in all"), (2, 1 << 31, "")] {
-        let mut program = Program::new("many", "allgather", 1).chunks(1, 1, 0).instances(instances);
+        let mut program = CollectiveProgram::new("many", "allgather", 1).chunks(1, 1, 0).instances(instances);
         let block = program.block(0);
         let input = program.input(0, 0..1);
         program.copy(block, Chunks { index: chunk, ..input }, program.output(0, 0..1)).unwrap();
@@ -87,7 +88,7 @@ fn more_instances_or_chunks_than_can_be_are_refused_and_none_is_made() {
 
 #[test]
 fn a_call_that_has_no_meaning_names_its_line() {
-    let mut program = Program::new("wrong", "allgather", 2).chunks(1, 2, 0);
+    let mut program = CollectiveProgram::new("wrong", "allgather", 2).chunks(1, 2, 0);
     let block = program.block(0);
     let error = program.copy(block, program.input(1, 0..1), program.output(0, 0..1)).unwrap_err();
     let told = error.to_string();

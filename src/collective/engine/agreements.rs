@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shmccl_plan::Plan as ExecutionPlan;
+use shmccl_plan::ExecutionPlan;
 
 use super::Engine;
 use super::trace::CallSpan;

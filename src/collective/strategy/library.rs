@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use shmccl_plan::Plan as ExecutionPlan;
+use shmccl_plan::ExecutionPlan;
 use shmccl_plan::read::{files_in, read_file};
 
 use crate::error::{Error, Result};

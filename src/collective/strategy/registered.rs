@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use shmccl_plan::collective::Collective;
+use shmccl_plan::collective::CollectiveKind;
 use shmccl_plan::lower::{granule, smallest};
 use shmccl_plan::plan::Operator;
-use shmccl_plan::{Plan as ExecutionPlan, Problem, Refusal, lower};
+use shmccl_plan::{ExecutionPlan, Problem, RefusedPlan, lower};
 
 use super::runnable;
 use crate::collective::call::{Call, Operation};
@@ -180,16 +180,16 @@ impl PlanEntry {
 
 /// Returns the operation that a plan is for, if it is one that plans do.
 pub(crate) fn operation_of(plan: &ExecutionPlan) -> Option<Operation> {
-    match Collective::of(plan) {
-        Collective::AllReduce => Some(Operation::AllReduce),
-        Collective::AllGather => Some(Operation::AllGather),
-        Collective::ReduceScatter => Some(Operation::ReduceScatter),
-        Collective::AllToAll => Some(Operation::AllToAll),
-        Collective::SendRecv => Some(Operation::RunPlan),
-        Collective::Other => None,
+    match CollectiveKind::of(plan) {
+        CollectiveKind::AllReduce => Some(Operation::AllReduce),
+        CollectiveKind::AllGather => Some(Operation::AllGather),
+        CollectiveKind::ReduceScatter => Some(Operation::ReduceScatter),
+        CollectiveKind::AllToAll => Some(Operation::AllToAll),
+        CollectiveKind::SendRecv => Some(Operation::RunPlan),
+        CollectiveKind::Other => None,
     }
 }
 
 fn cannot_run(plan: &ExecutionPlan, problems: Vec<Problem>) -> Error {
-    Refusal { file: plan.name.clone(), problems }.into()
+    RefusedPlan { file: plan.name.clone(), problems }.into()
 }

@@ -1,8 +1,8 @@
 //! What the format allows and this engine does not run: said as a plan is registered, not in the
 //! middle of a call.
 
-use shmccl_plan::lower::{Action, BlockCode, Form, Transfer};
-use shmccl_plan::{Lowered, Plan as ExecutionPlan, Problem};
+use shmccl_plan::lower::{BlockCode, BlockTransfer, Form, StepAction};
+use shmccl_plan::{ExecutionPlan, Lowered, Problem};
 
 use crate::reduce::MAX_PLACES;
 
@@ -16,10 +16,10 @@ pub(super) fn problems(plan: &ExecutionPlan, lowered: &Lowered) -> Vec<Problem> 
         for (block, block_code) in code.blocks.iter().enumerate() {
             for step in &block_code.steps {
                 let what = match step.action {
-                    Action::Move(transfer) | Action::Await(transfer) => {
+                    StepAction::Move(transfer) | StepAction::Await(transfer) => {
                         of_transfer(plan.alignment, block_code, &transfer)
                     }
-                    Action::Push { port, transfer } => of_push(code.ports[port], block_code, &transfer),
+                    StepAction::Push { port, transfer } => of_push(code.ports[port], block_code, &transfer),
                     _ => None,
                 };
                 let place = || block_code.sites[step.site].place(rank, block);
@@ -30,7 +30,7 @@ pub(super) fn problems(plan: &ExecutionPlan, lowered: &Lowered) -> Vec<Problem> 
     found
 }
 
-fn of_transfer(alignment: usize, code: &BlockCode, transfer: &Transfer) -> Option<String> {
+fn of_transfer(alignment: usize, code: &BlockCode, transfer: &BlockTransfer) -> Option<String> {
     let operands = transfer.sources.max(transfer.targets);
     if operands > MAX_PLACES {
         return Some(format!("{operands} operands on one side; give {MAX_PLACES} at most"));
@@ -43,7 +43,7 @@ fn of_transfer(alignment: usize, code: &BlockCode, transfer: &Transfer) -> Optio
 }
 
 /// A put is ordered with the signals of its channel, which lead to the channel's peer.
-fn of_push(peer: usize, code: &BlockCode, transfer: &Transfer) -> Option<String> {
+fn of_push(peer: usize, code: &BlockCode, transfer: &BlockTransfer) -> Option<String> {
     let target = code.targets(transfer).first().map(|target| target.rank).filter(|&rank| rank != peer)?;
     Some(format!("a put to rank {target} over a port channel to rank {peer}; name a buffer of rank {peer}"))
 }

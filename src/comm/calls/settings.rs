@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shmccl_plan::Plan;
+use shmccl_plan::ExecutionPlan;
 
 use super::call_queue::CallQueue;
 use crate::collective::tuning::{BufferKind, Table};
@@ -79,7 +79,7 @@ impl Communicator {
     /// - [`crate::Error::OutOfMemory`] or [`crate::Error::Exhausted`] where there is no room, and
     ///   [`crate::Error::FailedElsewhere`] on the other ranks.
     /// - Otherwise those of [`Collectives::all_reduce`](crate::comm::Collectives::all_reduce).
-    pub fn register_plan(&mut self, plan: &Arc<Plan>) -> Result<()> {
+    pub fn register_plan(&mut self, plan: &Arc<ExecutionPlan>) -> Result<()> {
         self.enter(Operation::RegisterAlgorithm)?.register_plan(plan)
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use shmccl::reduce::DataType;
-use support::reduction::{Number, Operator, narrowed, reduce, take_first, widened};
+use support::reduction::{ElementType, Operator, narrowed, reduce, take_first, widened};
 
 use crate::oracle::order::{Orders, Term};
 
@@ -85,8 +85,8 @@ impl Reduction {
         u32::try_from(self.inputs.len()).unwrap()
     }
 
-    fn number(&self) -> Number {
-        Number::of_code(self.dtype.code())
+    fn number(&self) -> ElementType {
+        ElementType::of_code(self.dtype.code())
     }
 
     /// Whether elements are accumulated in `f32`, and rounded once at the end, whatever they are

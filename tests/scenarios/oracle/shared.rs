@@ -14,7 +14,7 @@ use std::time::Duration;
 use shmccl::collective::{Algorithm, Operation};
 use shmccl::comm::{Buffers, CollectiveCall, Submit, Work};
 use shmccl::heap::{DeviceBuffer, Region};
-use shmccl::plan::{Plan, read};
+use shmccl::plan::{ExecutionPlan, read};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl::{Blocks, Communicator, Group, Result, Stream};
 use support::long;
@@ -330,7 +330,7 @@ impl Draw {
 }
 
 /// Plans that there are for so many ranks.
-fn plans(n: usize) -> Vec<Plan> {
+fn plans(n: usize) -> Vec<ExecutionPlan> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans/generated");
     let names = ["ar_pkt", "ar", "ag", "a2a"].map(|name| folder.join(format!("{name}_{n}.json")));
     names.iter().filter(|path| path.exists()).map(|path| read::read_file(path).unwrap().plan).collect()

@@ -9,7 +9,7 @@ use crate::float8::{E4M3, E5M2, Float8};
 
 /// A type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
+pub enum ElementType {
     /// `i8`.
     I8,
     /// `u8`.
@@ -46,7 +46,7 @@ pub enum Number {
     Complex128,
 }
 
-impl Number {
+impl ElementType {
     /// All types, in the order of the library's codes for them.
     const ALL: [Self; 17] = [
         Self::I8,
@@ -136,7 +136,7 @@ impl Operator {
 }
 
 /// An element as the oracle computes with it: integers in two's complement, floats as documented.
-trait Element: Copy {
+trait OracleElement: Copy {
     type Wide: Copy;
 
     /// Reads the element that `bytes` are.
@@ -165,7 +165,7 @@ macro_rules! bytes_of {
 
 macro_rules! integers {
     ($($number:ty),*) => {$(
-        impl Element for $number {
+        impl OracleElement for $number {
             type Wide = i128;
 
             bytes_of!();
@@ -212,7 +212,7 @@ integers!(i8, u8, i16, u16, i32, u32, i64, u64);
 
 macro_rules! floats {
     ($($number:ty as $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
-        impl Element for $number {
+        impl OracleElement for $number {
             type Wide = $wide;
 
             bytes_of!();
@@ -264,7 +264,7 @@ floats! {
 #[derive(Clone, Copy)]
 struct Truth(bool);
 
-impl Element for Truth {
+impl OracleElement for Truth {
     type Wide = bool;
 
     fn read(bytes: &[u8]) -> Self {
@@ -309,24 +309,24 @@ impl Element for Truth {
 macro_rules! for_type {
     ($number:expr, $function:ident($($argument:expr),*)) => {
         match $number {
-            Number::I8 => $function::<i8>($($argument),*),
-            Number::U8 => $function::<u8>($($argument),*),
-            Number::I32 => $function::<i32>($($argument),*),
-            Number::U32 => $function::<u32>($($argument),*),
-            Number::I64 => $function::<i64>($($argument),*),
-            Number::U64 => $function::<u64>($($argument),*),
-            Number::F16 => $function::<f16>($($argument),*),
-            Number::Bf16 => $function::<bf16>($($argument),*),
-            Number::F32 => $function::<f32>($($argument),*),
-            Number::F64 => $function::<f64>($($argument),*),
-            Number::F8E4M3 => $function::<Float8<E4M3>>($($argument),*),
-            Number::F8E5M2 => $function::<Float8<E5M2>>($($argument),*),
-            Number::I16 => $function::<i16>($($argument),*),
-            Number::U16 => $function::<u16>($($argument),*),
-            Number::Bool => $function::<Truth>($($argument),*),
+            ElementType::I8 => $function::<i8>($($argument),*),
+            ElementType::U8 => $function::<u8>($($argument),*),
+            ElementType::I32 => $function::<i32>($($argument),*),
+            ElementType::U32 => $function::<u32>($($argument),*),
+            ElementType::I64 => $function::<i64>($($argument),*),
+            ElementType::U64 => $function::<u64>($($argument),*),
+            ElementType::F16 => $function::<f16>($($argument),*),
+            ElementType::Bf16 => $function::<bf16>($($argument),*),
+            ElementType::F32 => $function::<f32>($($argument),*),
+            ElementType::F64 => $function::<f64>($($argument),*),
+            ElementType::F8E4M3 => $function::<Float8<E4M3>>($($argument),*),
+            ElementType::F8E5M2 => $function::<Float8<E5M2>>($($argument),*),
+            ElementType::I16 => $function::<i16>($($argument),*),
+            ElementType::U16 => $function::<u16>($($argument),*),
+            ElementType::Bool => $function::<Truth>($($argument),*),
             // Part by part.
-            Number::Complex64 => $function::<f32>($($argument),*),
-            Number::Complex128 => $function::<f64>($($argument),*),
+            ElementType::Complex64 => $function::<f32>($($argument),*),
+            ElementType::Complex128 => $function::<f64>($($argument),*),
         }
     };
 }
@@ -340,7 +340,7 @@ macro_rules! for_type {
 /// When there is no source, or one is shorter than the first.
 #[must_use]
 pub fn reduce(
-    number: Number,
+    number: ElementType,
     operators: &[Operator],
     n_ranks: u32,
     sources: &[(Vec<u8>, bool)],
@@ -349,7 +349,7 @@ pub fn reduce(
     for_type!(number, reduced(operators, n_ranks, sources, finish))
 }
 
-fn reduced<T: Element>(
+fn reduced<T: OracleElement>(
     operators: &[Operator],
     n_ranks: u32,
     sources: &[(Vec<u8>, bool)],
@@ -380,8 +380,8 @@ fn reduced<T: Element>(
 /// # Panics
 /// When `number` is no float of 16 or 8 bits.
 #[must_use]
-pub fn widened(number: Number, bytes: &[u8]) -> Vec<u8> {
-    fn of<T: Element<Wide = f32>>(bytes: &[u8]) -> Vec<u8> {
+pub fn widened(number: ElementType, bytes: &[u8]) -> Vec<u8> {
+    fn of<T: OracleElement<Wide = f32>>(bytes: &[u8]) -> Vec<u8> {
         let mut result = Vec::with_capacity(bytes.len() * 4);
         for code in bytes.chunks_exact(size_of::<T>()) {
             result.extend_from_slice(&T::read(code).wide().to_ne_bytes());
@@ -389,10 +389,10 @@ pub fn widened(number: Number, bytes: &[u8]) -> Vec<u8> {
         result
     }
     match number {
-        Number::F16 => of::<f16>(bytes),
-        Number::Bf16 => of::<bf16>(bytes),
-        Number::F8E4M3 => of::<Float8<E4M3>>(bytes),
-        Number::F8E5M2 => of::<Float8<E5M2>>(bytes),
+        ElementType::F16 => of::<f16>(bytes),
+        ElementType::Bf16 => of::<bf16>(bytes),
+        ElementType::F8E4M3 => of::<Float8<E4M3>>(bytes),
+        ElementType::F8E5M2 => of::<Float8<E5M2>>(bytes),
         _ => panic!("{number:?} is no short float"),
     }
 }
@@ -402,8 +402,8 @@ pub fn widened(number: Number, bytes: &[u8]) -> Vec<u8> {
 /// # Panics
 /// When `number` is no float of 16 or 8 bits.
 #[must_use]
-pub fn narrowed(number: Number, bytes: &[u8]) -> Vec<u8> {
-    fn of<T: Element<Wide = f32>>(bytes: &[u8]) -> Vec<u8> {
+pub fn narrowed(number: ElementType, bytes: &[u8]) -> Vec<u8> {
+    fn of<T: OracleElement<Wide = f32>>(bytes: &[u8]) -> Vec<u8> {
         let mut result = vec![0; bytes.len() / 4 * size_of::<T>()];
         for (wide, place) in bytes.chunks_exact(4).zip(result.chunks_exact_mut(size_of::<T>())) {
             T::stored(f32::read(wide)).write(place);
@@ -411,10 +411,10 @@ pub fn narrowed(number: Number, bytes: &[u8]) -> Vec<u8> {
         result
     }
     match number {
-        Number::F16 => of::<f16>(bytes),
-        Number::Bf16 => of::<bf16>(bytes),
-        Number::F8E4M3 => of::<Float8<E4M3>>(bytes),
-        Number::F8E5M2 => of::<Float8<E5M2>>(bytes),
+        ElementType::F16 => of::<f16>(bytes),
+        ElementType::Bf16 => of::<bf16>(bytes),
+        ElementType::F8E4M3 => of::<Float8<E4M3>>(bytes),
+        ElementType::F8E5M2 => of::<Float8<E5M2>>(bytes),
         _ => panic!("{number:?} is no short float"),
     }
 }

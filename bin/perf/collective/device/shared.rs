@@ -11,9 +11,9 @@ use shmccl_harness::interleave::{Contender, Effort, NamedLimit, Participants, in
 use shmccl_harness::pattern::{ForType, TestElement};
 use shmccl_harness::report::Memory;
 use shmccl_harness::timed_case::{ByLibrary, RunCase, TimedCase};
+use shmccl_limits::staged_sum::{StagedLimit, StagedVariant};
 
 use super::{CollectiveBench, Wanted};
-use crate::perf::collective::staged_limit::{StagedLimit, StagedVariant};
 
 /// Slices of each algorithm, however long they take: there are many algorithms.
 const FEWEST_SLICES_OF_ALGORITHMS: u64 = 9;
@@ -125,7 +125,7 @@ impl CollectiveBench<'_> {
         let spec = self.spec(wanted, Some(ReduceOp::Sum), size_of::<f32>() as u64)?;
         let mut data = CaseData::<f32>::new(self.comm, spec, self.buffers, Memory::Ordinary)?;
         let behind = data.own().map_or(0, |own| own.behind_line());
-        let staged = StagedLimit::new(self.comm, self.buffers, behind)?;
+        let staged = StagedLimit::new(self.comm, self.buffers.staging, behind)?;
         let case = TimedCase::new(staged, data, &self.gathering, wanted.bytes);
         Ok(Some(RefCell::new(case.settled(Memory::Ordinary))))
     }

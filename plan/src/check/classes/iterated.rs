@@ -5,15 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::check::iterations::{Iterations, Shape};
+use crate::check::iterations::{Iterations, PipelineShape};
 use crate::check::report::Finding;
 use crate::check::rule::{Rule, holds};
 use crate::check::{findings, too_large};
 use crate::lower::{Scaled, chunks_of_message, gcd, message_of, slices, wrap_of};
-use crate::plan::Plan;
+use crate::plan::ExecutionPlan;
 use crate::problem::Problem;
 
-use super::{Class, MAX_UNITS, Pipelines, class, messages};
+use super::{MAX_UNITS, Pipelines, SizeClass, class, messages};
 
 /// Full iterations that are tried where counters hold nothing from outside.
 const FEW: usize = 3;
@@ -28,13 +28,13 @@ const MAX_ACCESSES: usize = 1 << 16;
 
 /// The bytes of the shortest and the longest chunk that the limits of a plan allow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ChunkLimits {
     pub(super) low: usize,
     pub(super) high: usize,
 }
 
-impl Limits {
-    pub(super) fn of(plan: &Plan) -> Self {
+impl ChunkLimits {
+    pub(super) fn of(plan: &ExecutionPlan) -> Self {
         let chunks = chunks_of_message(plan);
         let bytes = |chunk: u64| usize::try_from(chunk).unwrap_or(usize::MAX);
         let low = bytes(plan.min_message.div_ceil(chunks)).max(1);
@@ -50,9 +50,9 @@ impl Limits {
 
 /// A plan with pipelines, and what its counters make of them.
 pub(super) struct Iterated<'a> {
-    plan: &'a Plan,
+    plan: &'a ExecutionPlan,
     pipelines: &'a Pipelines,
-    pub(super) limits: Limits,
+    pub(super) limits: ChunkLimits,
     iterations: Iterations,
     /// What divides all units.
     pub(super) common: usize,
@@ -64,12 +64,12 @@ pub(super) struct Iterated<'a> {
 
 impl<'a> Iterated<'a> {
     /// Returns nothing where the plan has no pipelines.
-    pub(super) fn of(plan: &'a Plan, pipelines: &'a Pipelines) -> Option<Self> {
+    pub(super) fn of(plan: &'a ExecutionPlan, pipelines: &'a Pipelines) -> Option<Self> {
         let largest = *pipelines.units.iter().max()?;
         let common = pipelines.units.iter().copied().fold(0, gcd);
         // No unit is cut where it is as short as can be.
         let parts = if common > plan.alignment { 2 } else { 1 };
-        let (limits, iterations) = (Limits::of(plan), Iterations::of(plan));
+        let (limits, iterations) = (ChunkLimits::of(plan), Iterations::of(plan));
         Some(Self {
             plan,
             pipelines,
@@ -82,8 +82,8 @@ impl<'a> Iterated<'a> {
     }
 
     /// Returns a class for each size, where there are few.
-    pub(super) fn each_size(&self) -> Result<Option<Vec<Class>>, Vec<Problem>> {
-        let Limits { low, high } = self.limits;
+    pub(super) fn each_size(&self) -> Result<Option<Vec<SizeClass>>, Vec<Problem>> {
+        let ChunkLimits { low, high } = self.limits;
         if high.saturating_sub(low) / self.plan.alignment >= MAX_SIZES {
             return Ok(None);
         }
@@ -96,13 +96,13 @@ impl<'a> Iterated<'a> {
     }
 
     /// Returns the class of the shortest chunks, where those have more than one iteration.
-    pub(super) fn shortest(&self) -> Result<Option<Class>, Vec<Problem>> {
+    pub(super) fn shortest(&self) -> Result<Option<SizeClass>, Vec<Problem>> {
         let is_longer = self.pipelines.units.iter().min().is_some_and(|&least| self.limits.low > least);
         if is_longer { self.exactly(self.limits.low) } else { Ok(None) }
     }
 
     /// Adds the classes of chunks that take several iterations. The first class is there.
-    pub(super) fn several(&self, least: usize, classes: &mut Vec<Class>) -> Result<(), Vec<Problem>> {
+    pub(super) fn several(&self, least: usize, classes: &mut Vec<SizeClass>) -> Result<(), Vec<Problem>> {
         let (lengths, undecided) = self.lengths();
         classes[0].undecided.extend(undecided);
         let few = FEW.saturating_mul(self.largest).saturating_add(1);
@@ -119,7 +119,7 @@ impl<'a> Iterated<'a> {
             };
             classes.push(self.scaled(about, length)?);
         }
-        let Limits { low, high } = self.limits;
+        let ChunkLimits { low, high } = self.limits;
         if excluded.iter().any(|&length| self.bytes(length) > high) {
             self.limit(high, classes)?;
         }
@@ -136,7 +136,7 @@ impl<'a> Iterated<'a> {
     }
 
     /// Adds the class of a limit.
-    fn limit(&self, chunk: usize, classes: &mut Vec<Class>) -> Result<(), Vec<Problem>> {
+    fn limit(&self, chunk: usize, classes: &mut Vec<SizeClass>) -> Result<(), Vec<Problem>> {
         match self.exactly(chunk)? {
             Some(class) if classes.iter().all(|other| other.about != class.about) => classes.push(class),
             Some(_) => {}
@@ -204,7 +204,7 @@ impl<'a> Iterated<'a> {
         self.bytes(length) >= self.limits.low && shortest <= self.limits.high
     }
 
-    fn scaled(&self, about: String, length: usize) -> Result<Class, Vec<Problem>> {
+    fn scaled(&self, about: String, length: usize) -> Result<SizeClass, Vec<Problem>> {
         let unit = self.plan.alignment.saturating_mul(slices(self.plan));
         let wraps = vec![usize::MAX; self.plan.ranks.len()];
         let scaled = Scaled { unit: (unit.saturating_mul(self.parts), self.common), wraps };
@@ -213,7 +213,7 @@ impl<'a> Iterated<'a> {
 
     /// Returns the class of chunks of so many bytes, where that many are few enough: as they are,
     /// or with chunks and units scaled down together.
-    fn exactly(&self, chunk: usize) -> Result<Option<Class>, Vec<Problem>> {
+    fn exactly(&self, chunk: usize) -> Result<Option<SizeClass>, Vec<Problem>> {
         let about = messages(self.plan, "", chunk);
         if let Ok(class) = class(self.plan, about.clone(), chunk, None)
             && let Some(lowered) = &class.lowered
@@ -236,7 +236,7 @@ impl<'a> Iterated<'a> {
             return Ok(None);
         }
         let length = chunk.div_ceil(self.common).saturating_mul(self.parts) - (self.parts - 1);
-        let of = |(unit, chunks): Shape, chunk: usize| chunk.saturating_mul(chunks).div_ceil(unit);
+        let of = |(unit, chunks): PipelineShape, chunk: usize| chunk.saturating_mul(chunks).div_ceil(unit);
         let bytes = self.bytes(length);
         let runs_alike = self.pipelines.shapes.iter().all(|&shape| of(shape, chunk) == of(shape, bytes));
         if length > MAX_UNITS || !runs_alike || chunk.is_multiple_of(self.common) {

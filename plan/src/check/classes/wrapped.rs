@@ -11,12 +11,12 @@ use crate::check::findings;
 use crate::check::report::Finding;
 use crate::check::rule::{Rule, holds};
 use crate::lower::{Scaled, gcd, slices, wrap_of};
-use crate::plan::{Plan, RankProgram};
+use crate::plan::{ExecutionPlan, RankProgram};
 use crate::problem::{Place, Problem};
 
 use super::iterated::Iterated;
 use super::refused::refused;
-use super::{Class, MAX_UNITS, Pipelines, class, messages};
+use super::{MAX_UNITS, Pipelines, SizeClass, class, messages};
 
 /// The most ways in which units lie to each other that are tried in chunks that wrap.
 const MAX_WAYS: usize = 32;
@@ -91,10 +91,12 @@ impl Scale {
 
 /// Chunks, and slices, that wrap twice.
 pub(super) fn wrapped(
-    plan: &Plan,
-    (pipelines, iterated): (&Pipelines, &Iterated<'_>),
-    (unit, wrap): (usize, usize),
-    classes: &mut Vec<Class>,
+    plan: &ExecutionPlan,
+    pipelines: &Pipelines,
+    iterated: &Iterated<'_>,
+    unit: usize,
+    wrap: usize,
+    classes: &mut Vec<SizeClass>,
 ) -> Result<(), Vec<Problem>> {
     if let Some(class) = refused(plan, wrap, iterated.limits.high).filter(|_| holds(Rule::ChunksWrap)) {
         classes.push(class);
@@ -120,13 +122,13 @@ pub(super) fn wrapped(
     for way in (0..ways.min(MAX_WAYS)).filter(|_| holds(Rule::ChunksWrap)) {
         let chunk = chunk.saturating_add(way.saturating_mul(unit)).min(longest);
         let class = class(plan, about.clone(), chunk, Some(&scaled))?.above(plan, wrap);
-        classes.push(Class { undecided: undecided.clone(), ..class });
+        classes.push(SizeClass { undecided: undecided.clone(), ..class });
     }
     if pipelines.have_slices && holds(Rule::SlicesWrap) {
         let chunk = chunk.saturating_mul(slices(plan)).min(longest);
         let about = format!("{about}, and whose slices do");
         match class(plan, about, chunk, Some(&scaled)) {
-            Ok(class) => classes.push(Class { undecided, ..class.above(plan, wrap) }),
+            Ok(class) => classes.push(SizeClass { undecided, ..class.above(plan, wrap) }),
             Err(problems) => classes[0].undecided.extend(problems.first().map(findings::refused_later)),
         }
     }
@@ -136,11 +138,12 @@ pub(super) fn wrapped(
 /// Chunks that are a little longer than scratch has room from one to the next. Where an operation
 /// reaches beyond scratch then, longer ones are refused, too.
 pub(super) fn overlapping(
-    plan: &Plan,
+    plan: &ExecutionPlan,
     pipelines: &Pipelines,
-    (unit, wrap): (usize, usize),
+    unit: usize,
+    wrap: usize,
     at: Place,
-) -> Option<Class> {
+) -> Option<SizeClass> {
     let common = pipelines.units.iter().copied().reduce(gcd);
     let largest = pipelines.units.iter().max().map_or(0, |most| most / common.unwrap_or(1) * unit);
     let least = 2 * largest.max(unit);
@@ -154,5 +157,5 @@ pub(super) fn overlapping(
     };
     let about = format!("{}, whose chunks overlap in scratch", messages(plan, "more than ", wrap));
     let class = class(plan, about, least + plan.alignment, Some(&scaled)).ok()?;
-    Some(Class { undecided: vec![findings::overlapping(at, wrap)], ..class.above(plan, wrap) })
+    Some(SizeClass { undecided: vec![findings::overlapping(at, wrap)], ..class.above(plan, wrap) })
 }

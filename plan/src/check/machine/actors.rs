@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::lower::{Action, Lowered};
+use crate::lower::{Lowered, StepAction};
 
 /// Numbers blocks, callers and the threads that push to proxies. A thread that pushes has two: how
 /// much of it is done, and how much was pushed.
@@ -33,7 +33,7 @@ impl Actors {
             actors.count += 1;
             for (block, code) in code.blocks.iter().enumerate() {
                 for step in &code.steps {
-                    if matches!(step.action, Action::Push { .. } | Action::PushSignal { .. }) {
+                    if matches!(step.action, StepAction::Push { .. } | StepAction::PushSignal { .. }) {
                         actors.add_lane(rank, block, step.slot);
                     }
                 }

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Machine, Rank};
+use super::{AbstractMachine, AbstractRank};
 use crate::check::clock::{Clock, join_into};
 use crate::check::rule::{Rule, holds};
+use crate::plan::BlockId;
 
 /// The most pairs of blocks that are told to be in an order of chance.
 const MAX_CHANCES: usize = 1000;
@@ -13,21 +14,21 @@ const MAX_CHANCES: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::check) struct Chance {
     pub(in crate::check) rank: usize,
-    pub(in crate::check) counter: Count,
+    pub(in crate::check) counter: CounterId,
     pub(in crate::check) takes: bool,
-    pub(in crate::check) blocks: [(usize, usize); 2],
+    pub(in crate::check) blocks: [BlockId; 2],
 }
 
 /// What is counted: signals or a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::check) enum Count {
+pub(in crate::check) enum CounterId {
     Signals(usize),
     Semaphore(usize),
 }
 
 /// A counter, and the clocks that were published with what it counts.
 #[derive(Debug, Default)]
-pub(in crate::check) struct Counted {
+pub(in crate::check) struct CounterState {
     waiting: VecDeque<Published>,
     /// How many were there before any signal, and how many of these are left.
     initial: usize,
@@ -37,7 +38,7 @@ pub(in crate::check) struct Counted {
     taker: Option<Thread>,
 }
 
-impl Counted {
+impl CounterState {
     /// Makes a counter that begins at `initial`.
     pub(super) fn starting_at(initial: usize) -> Self {
         Self { initial, left: initial, ..Self::default() }
@@ -57,7 +58,7 @@ pub(super) struct Thread {
     pub(super) actor: usize,
     pub(super) position: u32,
     pub(super) slot: usize,
-    pub(super) block: (usize, usize),
+    pub(super) block: BlockId,
 }
 
 impl Thread {
@@ -79,21 +80,22 @@ pub(super) struct Published {
     pub(super) relaxed: bool,
 }
 
-impl Machine<'_> {
-    /// Returns what a thread of a block tells.
-    pub(super) fn publish(&self, rank: usize, block: usize, slot: usize, relaxed: bool) -> Published {
-        let task = &self.ranks[rank].blocks[block];
-        Published { clock: task.known(slot), start: task.start.clone(), relaxed }
+impl AbstractMachine<'_> {
+    /// Adds 1 to a counter of `rank` by a thread of a block, which tells all that it knows.
+    pub(super) fn tell(&mut self, by: BlockId, slot: usize, rank: usize, counter: CounterId, relaxed: bool) {
+        let task = &self.ranks[by.rank].blocks[by.block];
+        let published = Published { clock: task.known(slot), start: task.start.clone(), relaxed };
+        self.add(self.thread(by, slot), rank, counter, published);
     }
 
     /// Names a thread of a block, as it is now.
-    pub(super) fn thread(&self, block: (usize, usize), slot: usize) -> Thread {
-        let position = self.ranks[block.0].blocks[block.1].position;
-        Thread { actor: self.actors.block(block.0, block.1), position, slot, block }
+    pub(super) fn thread(&self, block: BlockId, slot: usize) -> Thread {
+        let position = self.ranks[block.rank].blocks[block.block].position;
+        Thread { actor: self.actors.block(block.rank, block.block), position, slot, block }
     }
 
     /// Adds 1 to a counter of `rank`. Threads that tell the same may come in any order.
-    pub(super) fn add(&mut self, by: Thread, rank: usize, counter: Count, published: Published) {
+    pub(super) fn add(&mut self, by: Thread, rank: usize, counter: CounterId, published: Published) {
         let counted = self.ranks[rank].counted(counter);
         let last = counted.adder.replace((by, published.clock.clone()));
         let is_shared = last.as_ref().is_some_and(|(last, _)| by.is_other(last));
@@ -113,7 +115,7 @@ impl Machine<'_> {
         &mut self,
         rank: usize,
         block: usize,
-        counter: Count,
+        counter: CounterId,
         slot: usize,
         relaxed: bool,
     ) -> bool {
@@ -128,7 +130,7 @@ impl Machine<'_> {
                 None
             }
         };
-        let by = self.thread((rank, block), slot);
+        let by = self.thread(BlockId { rank, block }, slot);
         let task = &mut self.ranks[rank].blocks[block];
         let known = task.known(slot);
         if let Some(published) = taken {
@@ -156,11 +158,11 @@ impl Machine<'_> {
     }
 }
 
-impl Rank {
-    fn counted(&mut self, counter: Count) -> &mut Counted {
+impl AbstractRank {
+    fn counted(&mut self, counter: CounterId) -> &mut CounterState {
         match counter {
-            Count::Signals(index) => &mut self.signals[index],
-            Count::Semaphore(index) => &mut self.semaphores[index],
+            CounterId::Signals(index) => &mut self.signals[index],
+            CounterId::Semaphore(index) => &mut self.semaphores[index],
         }
     }
 }

@@ -1,20 +1,31 @@
 //! Transfers: by blocks, cell by cell, and by proxies.
 
-use super::{Count, Machine, Progress, Published, Pushed, Thread, Trigger};
+use super::{AbstractMachine, CounterId, Published, Pushed, QueuedPush, Thread, TurnProgress};
 use crate::check::clock::{Clock, join_into};
-use crate::check::memory::{Access, Origin, Packet, Spot};
+use crate::check::memory::{CellAccess, CellRange, Origin, Packet, Spot};
 use crate::check::rule::{Rule, holds};
-use crate::check::value::{Expression, Value, Values};
-use crate::lower::{Form, Operand, Step, Transfer};
+use crate::check::value::{Expression, Expressions, Value};
+use crate::lower::{BlockTransfer, Form, Operand, Step};
+use crate::plan::BlockId;
 
 /// Narrows an index that is known to be small.
 pub(super) fn small(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
+/// One cell of a transfer, as an iteration covers it.
+#[derive(Clone, Copy)]
+struct CoveredCell {
+    /// The first byte of the payload that is covered, and how many cells are.
+    first: usize,
+    cells: usize,
+    /// Which of them it is.
+    index: usize,
+}
+
 /// What a block does with the cells of a transfer.
 struct Moving {
-    access: Access,
+    access: CellAccess,
     /// What it knows beside packets.
     base: Clock,
     launch: u64,
@@ -26,15 +37,15 @@ struct Moving {
     learned: Option<Clock>,
 }
 
-impl Machine<'_> {
+impl AbstractMachine<'_> {
     /// Moves cells of a transfer until packets are missing.
     pub(super) fn transfer(
         &mut self,
         rank: usize,
         block: usize,
         step: &Step,
-        transfer: &Transfer,
-    ) -> Progress {
+        transfer: &BlockTransfer,
+    ) -> TurnProgress {
         let code = &self.lowered.ranks[rank].blocks[block];
         let site = code.sites[step.site];
         let actor = self.actors.block(rank, block);
@@ -50,12 +61,13 @@ impl Machine<'_> {
         let element = if site.code.is_of_packets() { 8 } else { 16 };
         let origin = Origin::Operation(small(rank), small(block), small(step.site));
         let mut moving = Moving {
-            access: Access {
+            access: CellAccess {
                 actor,
                 position: task.position,
                 origin,
                 launch: state.launch,
-                range: (0, 0, element),
+                range: CellRange::default(),
+                element,
             },
             base: task.base.clone(),
             launch: state.launch,
@@ -64,7 +76,9 @@ impl Machine<'_> {
             learned: None,
         };
         let mut done = begun;
-        while done < cells && self.move_cell(code, transfer, (first, cells, done), &mut moving) {
+        while done < cells
+            && self.move_cell(code, transfer, CoveredCell { first, cells, index: done }, &mut moving)
+        {
             done += 1;
         }
         let task = &mut self.ranks[rank].blocks[block];
@@ -74,9 +88,9 @@ impl Machine<'_> {
             join_into(&mut task.awaited, &learned);
         }
         match done {
-            _ if done == cells => Progress::Done,
-            _ if done > begun => Progress::Some,
-            _ => Progress::None,
+            _ if done == cells => TurnProgress::Done,
+            _ if done > begun => TurnProgress::Some,
+            _ => TurnProgress::None,
         }
     }
 
@@ -84,13 +98,13 @@ impl Machine<'_> {
     fn move_cell(
         &mut self,
         code: &crate::lower::BlockCode,
-        transfer: &Transfer,
-        (first, cells, index): (usize, usize, usize),
+        transfer: &BlockTransfer,
+        at: CoveredCell,
         moving: &mut Moving,
     ) -> bool {
         moving.packets.clear();
         for source in code.sources(transfer).iter().filter(|source| source.form == Form::Packets) {
-            let (spot, _) = self.place(source, (first, cells, index), moving.launch);
+            let (spot, _) = self.place(source, at, moving.launch);
             for half in 0..2 {
                 let cell = self.memory.cell(Spot { cell: spot.cell + half, ..spot });
                 match &cell.packet {
@@ -104,7 +118,7 @@ impl Machine<'_> {
         let (view, told) = moving.view_of_packets();
         let mut value: Option<Value> = None;
         for source in code.sources(transfer) {
-            let read = self.read_operand(source, (first, cells, index), moving, &view);
+            let read = self.read_operand(source, at, moving, &view);
             value = Some(match value {
                 Some(before) => {
                     let operator = transfer.operator;
@@ -113,17 +127,17 @@ impl Machine<'_> {
                 None => read,
             });
         }
-        let value = value.unwrap_or(Values::UNDEFINED);
+        let value = value.unwrap_or(Expressions::UNDEFINED);
         for target in code.targets(transfer) {
-            let (spot, range) = self.place(target, (first, cells, index), moving.launch);
-            let access = Access { range: (range.0, range.1, moving.access.range.2), ..moving.access };
+            let (spot, range) = self.place(target, at, moving.launch);
+            let access = CellAccess { range, ..moving.access };
             match target.form {
-                Form::Plain => self.memory.write(spot, &access, &view, (value, None)),
+                Form::Plain => self.memory.write(spot, &access, &view, value, None),
                 Form::Packets => {
                     for half in 0..2 {
                         let packet = Packet { flag: moving.launch, half, clock: told.clone() };
                         let spot = Spot { cell: spot.cell + half, ..spot };
-                        self.memory.write(spot, &access, &view, (value, Some(packet)));
+                        self.memory.write(spot, &access, &view, value, Some(packet));
                     }
                 }
             }
@@ -131,15 +145,9 @@ impl Machine<'_> {
         true
     }
 
-    fn read_operand(
-        &mut self,
-        source: &Operand,
-        at: (usize, usize, usize),
-        moving: &Moving,
-        view: &Clock,
-    ) -> Value {
+    fn read_operand(&mut self, source: &Operand, at: CoveredCell, moving: &Moving, view: &Clock) -> Value {
         let (spot, range) = self.place(source, at, moving.launch);
-        let access = Access { range: (range.0, range.1, moving.access.range.2), ..moving.access };
+        let access = CellAccess { range, ..moving.access };
         if source.form == Form::Plain {
             return self.memory.read(spot, &access, view, false);
         }
@@ -151,30 +159,25 @@ impl Machine<'_> {
         match halves {
             [(one, false), (other, false)] if one == other => one,
             [(one, _), _] if !holds(Rule::PacketsAreWhole) => one,
-            _ => Values::UNDEFINED,
+            _ => Expressions::UNDEFINED,
         }
     }
 
     /// Returns where a cell of an operand lies, and the range of all its cells.
-    fn place(
-        &self,
-        operand: &Operand,
-        (first, cells, index): (usize, usize, usize),
-        launch: u64,
-    ) -> (Spot, (usize, usize)) {
-        let start = self.lowered.place(operand, first, launch) / self.cell;
+    fn place(&self, operand: &Operand, at: CoveredCell, launch: u64) -> (Spot, CellRange) {
+        let start = self.lowered.place(operand, at.first, launch) / self.cell;
         let per_cell = if operand.form == Form::Packets { 2 } else { 1 };
-        let spot = Spot { rank: operand.rank, buffer: operand.buffer, cell: start + per_cell * index };
-        (spot, (start, per_cell * cells))
+        let spot = Spot { rank: operand.rank, buffer: operand.buffer, cell: start + per_cell * at.index };
+        (spot, CellRange { first: start, cells: per_cell * at.cells })
     }
 
     /// Makes the copy that a proxy is asked for.
-    pub(super) fn pushed_copy(&self, rank: usize, block: usize, transfer: &Transfer) -> Pushed {
+    pub(super) fn pushed_copy(&self, rank: usize, block: usize, transfer: &BlockTransfer) -> Pushed {
         let code = &self.lowered.ranks[rank].blocks[block];
         let state = &self.ranks[rank];
         let (first, bytes) = transfer.extent(state.blocks[block].cursor.iteration());
         let cells = bytes / self.cell;
-        let place = |operand| self.place(operand, (first, cells, 0), state.launch).0;
+        let place = |operand| self.place(operand, CoveredCell { first, cells, index: 0 }, state.launch).0;
         Pushed::Copy { from: place(&code.sources(transfer)[0]), to: place(&code.targets(transfer)[0]), cells }
     }
 
@@ -195,7 +198,7 @@ impl Machine<'_> {
         state.lanes[lane].done.push((port, None));
         let origin = Origin::Operation(small(rank), small(block), small(step.site));
         let launch = state.launch;
-        state.queue.push_back(Trigger {
+        state.queue.push_back(QueuedPush {
             lane,
             index,
             port,
@@ -244,15 +247,22 @@ impl Machine<'_> {
             }
         }
         view.reach(actor, position);
-        let access =
-            Access { actor, position, origin: trigger.origin, launch: trigger.launch, range: (0, 0, 0) };
+        let access = CellAccess {
+            actor,
+            position,
+            origin: trigger.origin,
+            launch: trigger.launch,
+            range: CellRange::default(),
+            element: 0,
+        };
         match trigger.task {
             Pushed::Copy { from, to, cells } => self.copy(from, to, cells, &access, &view),
             Pushed::Signal { peer, counter, block } => {
                 let published = Published { clock: view.clone(), start: view.clone(), relaxed: false };
                 let actor = self.actors.lane_pushed(rank, trigger.lane);
-                let by = Thread { actor, position: small(trigger.index), slot: 0, block: (rank, block) };
-                self.add(by, peer, Count::Signals(counter), published);
+                let by =
+                    Thread { actor, position: small(trigger.index), slot: 0, block: BlockId { rank, block } };
+                self.add(by, peer, CounterId::Signals(counter), published);
             }
         }
         self.ranks[rank].lanes[trigger.lane].done[trigger.index].1 = Some(view);
@@ -260,14 +270,14 @@ impl Machine<'_> {
     }
 
     /// Copies cells as they are, packets too.
-    fn copy(&mut self, from: Spot, to: Spot, cells: usize, access: &Access, view: &Clock) {
+    fn copy(&mut self, from: Spot, to: Spot, cells: usize, access: &CellAccess, view: &Clock) {
         for cell in 0..cells {
             let (from, to) = (Spot { cell: from.cell + cell, ..from }, Spot { cell: to.cell + cell, ..to });
             self.memory.read(from, access, view, false);
             let held = self.memory.cell(from);
             let packet = held.packet.clone().map(|packet| Packet { clock: view.clone(), ..packet });
             let value = held.value;
-            self.memory.write(to, access, view, (value, packet));
+            self.memory.write(to, access, view, value, packet);
         }
     }
 }

@@ -3,9 +3,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::Rule;
-use crate::build::Program;
-use crate::check::{ClassReport, Kind, check};
-use crate::plan::{Code, Operator, Plan};
+use crate::build::CollectiveProgram;
+use crate::check::{ClassReport, FindingKind, check};
+use crate::plan::{Code, ExecutionPlan, Operator};
 use crate::read::read_file;
 
 thread_local! {
@@ -57,13 +57,13 @@ const ALL: &[Rule] = &[
     Rule::ChunksOverlap,
 ];
 
-fn load(name: &str) -> Plan {
+fn load(name: &str) -> ExecutionPlan {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/plans").join(format!("{name}.json"));
     read_file(&path).unwrap_or_else(|refusal| panic!("{refusal}")).plan
 }
 
 /// Plans, right ones and each with one operation less or one changed operator.
-fn candidates() -> Vec<(String, Plan)> {
+fn candidates() -> Vec<(String, ExecutionPlan)> {
     let names = [
         "generated/ag_2",
         "generated/mn_sendrecv_2x1_m0_i1",
@@ -125,7 +125,7 @@ fn candidates() -> Vec<(String, Plan)> {
     found
 }
 
-fn places(plan: &Plan) -> Vec<(usize, usize, usize)> {
+fn places(plan: &ExecutionPlan) -> Vec<(usize, usize, usize)> {
     let mut found = Vec::new();
     for (rank, program) in plan.ranks.iter().enumerate() {
         for (block, of) in program.blocks.iter().enumerate() {
@@ -135,8 +135,8 @@ fn places(plan: &Plan) -> Vec<(usize, usize, usize)> {
     found
 }
 
-fn two_adders() -> Plan {
-    let mut program = Program::new("adders", "test", 2);
+fn two_adders() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("adders", "test", 2);
     let (channel, back) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
     for _ in 0..2 {
         let block = program.block(0);
@@ -148,8 +148,8 @@ fn two_adders() -> Plan {
     program.finish_unproved().unwrap()
 }
 
-fn two_takers() -> Plan {
-    let mut program = Program::new("takers", "test", 2);
+fn two_takers() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("takers", "test", 2);
     let (channel, back) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
     let block = program.block(0);
     program.signal(block, channel).unwrap();
@@ -162,8 +162,8 @@ fn two_takers() -> Plan {
 }
 
 /// Two blocks push into the same chunk of a peer, each over a channel of its own.
-fn two_pushers() -> Plan {
-    let mut program = Program::new("pushers", "test", 2).chunks(1, 1, 0);
+fn two_pushers() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("pushers", "test", 2).chunks(1, 1, 0);
     let mut ends = Vec::new();
     let receiver = program.block(1);
     for _ in 0..2 {
@@ -172,17 +172,17 @@ fn two_pushers() -> Plan {
         program.signal(receiver, ready).unwrap();
         let block = program.block(0);
         program.wait(block, go).unwrap();
-        let copy = (program.input(0, 0..1), program.output(1, 0..1));
+        let (from, to) = (program.input(0, 0..1), program.output(1, 0..1));
         let channel = ends[ends.len() - 1].0;
-        program.put_with_signal(block, channel, copy, true).unwrap();
+        program.put_with_signal(block, channel, from, to, true).unwrap();
     }
     ends.into_iter().for_each(|(_, end)| program.wait(receiver, end).unwrap());
     program.finish_unproved().unwrap()
 }
 
 /// Rank 0 sends its input to all others, and nobody else sends.
-fn two_receivers() -> Plan {
-    let mut program = Program::new("receivers", "sendrecv", 3).chunks(1, 1, 0);
+fn two_receivers() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("receivers", "sendrecv", 3).chunks(1, 1, 0);
     let mut ends = Vec::new();
     for peer in 1..3 {
         ends.push((program.memory_channel(0, peer), program.memory_channel(peer, 0)));
@@ -201,8 +201,8 @@ fn two_receivers() -> Plan {
 }
 
 /// Two blocks copy a chunk of scratch each.
-fn two_copies(from: [usize; 2], to: [usize; 2]) -> Plan {
-    let mut program = Program::new("copies", "test", 1).chunks(1, 1, 3);
+fn two_copies(from: [usize; 2], to: [usize; 2]) -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("copies", "test", 1).chunks(1, 1, 3);
     for (from, to) in from.into_iter().zip(to) {
         let block = program.block(0);
         let chunk = |at: usize| program.scratch(0, at..at + 1);
@@ -213,8 +213,8 @@ fn two_copies(from: [usize; 2], to: [usize; 2]) -> Plan {
 }
 
 /// A block copies two chunks, then one of the copies, and its threads do not meet between.
-fn unfenced() -> Plan {
-    let mut program = Program::new("unfenced", "test", 1).chunks(1, 1, 5);
+fn unfenced() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("unfenced", "test", 1).chunks(1, 1, 5);
     let block = program.block(0);
     program.copy(block, program.scratch(0, 0..2), program.scratch(0, 2..4)).unwrap();
     program.copy(block, program.scratch(0, 2..3), program.scratch(0, 4..5)).unwrap();
@@ -227,8 +227,8 @@ fn unfenced() -> Plan {
 const UNCREDITED: &str = "generated/ar_pipeline_2";
 
 /// A block unpacks its packets as if they were none.
-fn packets_as_they_are() -> Plan {
-    let mut program = Program::new("plain", "allreduce", 1).packets().chunks(1, 1, 1);
+fn packets_as_they_are() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("plain", "allreduce", 1).packets().chunks(1, 1, 1);
     let (block, scratch) = (program.block(0), program.scratch(0, 0..1));
     program.copy_to_packets(block, program.input(0, 0..1), scratch).unwrap();
     program.copy(block, scratch, program.output(0, 0..1)).unwrap();
@@ -236,15 +236,15 @@ fn packets_as_they_are() -> Plan {
 }
 
 /// Ranks push packets to each other as bytes, the second half first.
-fn swapped_halves() -> Plan {
-    let mut program = Program::new("halves", "sendrecv", 2).packets().chunks(1, 1, 6);
+fn swapped_halves() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("halves", "sendrecv", 2).packets().chunks(1, 1, 6);
     let ports = [(0, 1), (1, 0)].map(|(rank, peer)| program.port_channel(rank, peer));
     for (rank, port) in ports.into_iter().enumerate() {
         let block = program.block(rank);
         program.copy_to_packets(block, program.input(rank, 0..1), program.scratch(rank, 0..1)).unwrap();
         for (from, to) in [(1, 4), (0, 5)] {
-            let copy = (program.scratch(rank, from..from + 1), program.scratch(1 - rank, to..to + 1));
-            program.put_with_signal(block, port, copy, true).unwrap();
+            let (from, to) = (program.scratch(rank, from..from + 1), program.scratch(1 - rank, to..to + 1));
+            program.put_with_signal(block, port, from, to, true).unwrap();
         }
         program.wait(block, port).unwrap();
         program.wait(block, port).unwrap();
@@ -254,8 +254,8 @@ fn swapped_halves() -> Plan {
 }
 
 /// A block copies in units, after each of which it releases a semaphore; another acquires it once.
-fn released_in_each_unit() -> Plan {
-    let mut program = Program::new("units", "test", 1).chunks(1, 1, 1);
+fn released_in_each_unit() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("units", "test", 1).chunks(1, 1, 1);
     let (semaphore, writer, reader) = (program.semaphore(0, 0), program.block(0), program.block(0));
     let scratch = program.scratch(0, 0..1);
     program.begin_pipeline(writer, 16, 1).unwrap();
@@ -269,8 +269,8 @@ fn released_in_each_unit() -> Plan {
 
 /// A block copies units of 8 slices on, of 16: the odd ones of these come too early, once a slice
 /// has more than a unit.
-fn finer_slices_follow() -> Plan {
-    let mut program = Program::new("slices", "allreduce", 1).chunks(1, 1, 1);
+fn finer_slices_follow() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("slices", "allreduce", 1).chunks(1, 1, 1);
     let (block, scratch) = (program.block(0), program.scratch(0, 0..1));
     program.begin_pipeline(block, 4096, 1).unwrap();
     let slices = [8, 16].into_iter().flat_map(|of| (0..of).map(move |part| (part, of)));
@@ -289,8 +289,8 @@ fn finer_slices_follow() -> Plan {
 }
 
 /// A block acquires so many times, then once in each unit, what another releases the other way.
-fn begins_late(times: usize) -> Plan {
-    let mut program = Program::new("late", "test", 1).chunks(1, 1, 0);
+fn begins_late(times: usize) -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("late", "test", 1).chunks(1, 1, 0);
     let (semaphore, first, second) = (program.semaphore(0, 0), program.block(0), program.block(0));
     (0..times).for_each(|_| program.acquire(second, semaphore).unwrap());
     program.begin_pipeline(second, 16, 1).unwrap();
@@ -303,8 +303,8 @@ fn begins_late(times: usize) -> Plan {
     program.finish_unproved().unwrap()
 }
 
-fn released_twice() -> Plan {
-    let mut program = Program::new("releases", "test", 1);
+fn released_twice() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("releases", "test", 1);
     let (semaphore, one, other) = (program.semaphore(0, 0), program.block(0), program.block(0));
     program.release(one, semaphore).unwrap();
     program.release(one, semaphore).unwrap();
@@ -312,7 +312,7 @@ fn released_twice() -> Plan {
     program.finish_unproved().unwrap()
 }
 
-fn kinds(plan: &Plan) -> BTreeSet<Kind> {
+fn kinds(plan: &ExecutionPlan) -> BTreeSet<FindingKind> {
     let report = check(plan, None).unwrap();
     report.classes.iter().flat_map(|class| &class.findings).map(|finding| finding.kind).collect()
 }
@@ -337,20 +337,20 @@ fn a_dropped_nop_is_a_race_of_many_threads_only() {
     let operations = &mut plan.ranks[0].blocks[0].operations;
     let put = operations.iter().position(|operation| operation.code == Code::Put).unwrap();
     assert_eq!(operations.remove(put + 1).code, Code::Nop);
-    assert_eq!(kinds(&plan), BTreeSet::from([Kind::RaceOnGpu]));
+    assert_eq!(kinds(&plan), BTreeSet::from([FindingKind::RaceOnGpu]));
 }
 
 /// A block combines its input with itself.
-fn counted_twice() -> Plan {
-    let mut program = Program::new("twice", "allreduce", 1).chunks(1, 1, 0);
+fn counted_twice() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("twice", "allreduce", 1).chunks(1, 1, 0);
     let (block, own) = (program.block(0), program.input(0, 0..1));
     program.reduce(block, &[own, own], &[program.output(0, 0..1)]).unwrap();
     program.finish_unproved().unwrap()
 }
 
 /// A block hands out what it has kept in the launch before.
-fn a_launch_late() -> Plan {
-    let mut program = Program::new("late", "allreduce", 1).chunks(1, 1, 1);
+fn a_launch_late() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("late", "allreduce", 1).chunks(1, 1, 1);
     let (block, kept) = (program.block(0), program.scratch(0, 0..1));
     program.copy(block, kept, program.output(0, 0..1)).unwrap();
     program.copy(block, program.input(0, 0..1), kept).unwrap();
@@ -358,13 +358,13 @@ fn a_launch_late() -> Plan {
 }
 
 /// Two ranks exchange packets, which lie in one half of scratch in all launches.
-fn one_half() -> Plan {
-    let mut program = Program::new("half", "allreduce", 2).packets().chunks(1, 1, 2);
+fn one_half() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("half", "allreduce", 2).packets().chunks(1, 1, 2);
     for rank in 0..2 {
         let (block, own) = (program.block(rank), program.input(rank, 0..1));
         program.put_packets(block, own, program.scratch(1 - rank, rank..rank + 1)).unwrap();
         let packets = program.scratch(rank, 1 - rank..2 - rank);
-        program.reduce_packets(block, (own, &[packets]), (program.output(rank, 0..1), &[])).unwrap();
+        program.reduce_packets(block, own, &[packets], program.output(rank, 0..1), &[]).unwrap();
     }
     let mut plan = program.finish_unproved().unwrap();
     plan.double_scratch = false;
@@ -372,8 +372,8 @@ fn one_half() -> Plan {
 }
 
 /// Ranks swap packets, and send others into the same place before.
-fn packets_twice() -> Plan {
-    let mut program = Program::new("packets", "sendrecv", 2).packets().chunks(2, 2, 2);
+fn packets_twice() -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("packets", "sendrecv", 2).packets().chunks(2, 2, 2);
     for rank in 0..2 {
         let (block, channel) = (program.block(rank), program.memory_channel(rank, 1 - rank));
         let there = |at: usize| program.scratch(1 - rank, at..at + 1);
@@ -388,7 +388,7 @@ fn packets_twice() -> Plan {
 }
 
 /// One of several reductions of a result takes the maximum, the others the sum.
-fn mixed_operators() -> Plan {
+fn mixed_operators() -> ExecutionPlan {
     let mut plan = load("generated/mn_rs_2x2");
     let operations = &mut plan.ranks[0].blocks[0].operations;
     let reduction = operations.iter_mut().find(|operation| operation.code == Code::Reduce).unwrap();
@@ -396,8 +396,8 @@ fn mixed_operators() -> Plan {
     plan
 }
 
-fn one_sided(waits: bool) -> Plan {
-    let mut program = Program::new("one side", "test", 2);
+fn one_sided(waits: bool) -> ExecutionPlan {
+    let mut program = CollectiveProgram::new("one side", "test", 2);
     let (channel, back) = (program.memory_channel(0, 1), program.memory_channel(1, 0));
     let (block, other) = (program.block(0), program.block(1));
     if waits {
@@ -411,24 +411,24 @@ fn one_sided(waits: bool) -> Plan {
 #[test]
 fn each_fault_is_of_the_kind_that_its_rule_is_for() {
     let faults = [
-        (unfenced(), Kind::RaceOnGpu),
-        (two_copies([0, 1], [0, 0]), Kind::Race),
-        (two_copies([0, 1], [2, 0]), Kind::Race),
-        (two_copies([1, 0], [0, 2]), Kind::Race),
-        (two_pushers(), Kind::Race),
-        (one_half(), Kind::Race),
-        (packets_twice(), Kind::Race),
-        (counted_twice(), Kind::Value),
-        (a_launch_late(), Kind::Value),
-        (mixed_operators(), Kind::Value),
-        (two_receivers(), Kind::Value),
-        (one_sided(false), Kind::Unbalanced),
-        (released_twice(), Kind::Unbalanced),
-        (two_adders(), Kind::Undecided),
-        (two_takers(), Kind::Undecided),
-        (one_sided(true), Kind::Deadlock),
-        (packets_as_they_are(), Kind::Value),
-        (swapped_halves(), Kind::Value),
+        (unfenced(), FindingKind::RaceOnGpu),
+        (two_copies([0, 1], [0, 0]), FindingKind::Race),
+        (two_copies([0, 1], [2, 0]), FindingKind::Race),
+        (two_copies([1, 0], [0, 2]), FindingKind::Race),
+        (two_pushers(), FindingKind::Race),
+        (one_half(), FindingKind::Race),
+        (packets_twice(), FindingKind::Race),
+        (counted_twice(), FindingKind::Value),
+        (a_launch_late(), FindingKind::Value),
+        (mixed_operators(), FindingKind::Value),
+        (two_receivers(), FindingKind::Value),
+        (one_sided(false), FindingKind::Unbalanced),
+        (released_twice(), FindingKind::Unbalanced),
+        (two_adders(), FindingKind::Undecided),
+        (two_takers(), FindingKind::Undecided),
+        (one_sided(true), FindingKind::Deadlock),
+        (packets_as_they_are(), FindingKind::Value),
+        (swapped_halves(), FindingKind::Value),
     ];
     for (plan, kind) in faults {
         assert!(kinds(&plan).contains(&kind), "{} is not {kind:?}: {:?}", plan.name, kinds(&plan));
@@ -441,13 +441,13 @@ fn each_fault_is_of_the_kind_that_its_rule_is_for() {
 #[test]
 fn each_way_in_which_sizes_differ_has_a_plan_that_is_wrong_in_no_other() {
     let faults = [
-        (load("false_clean/slice4of2"), Kind::Race, "bytes, whose slices lie otherwise"),
-        (released_in_each_unit(), Kind::Unbalanced, "messages of more than 16 bytes"),
-        (finer_slices_follow(), Kind::Value, "whose slices have more than 4096"),
-        (load(UNCREDITED), Kind::Race, "messages of more than 67108864 bytes, which wrap in scratch"),
-        (load("false_clean/slice_wrap"), Kind::Value, "which wrap in scratch, and whose slices do"),
-        (load("false_clean/credits"), Kind::Deadlock, "messages of more than 32 bytes, such as 384"),
-        (load("false_clean/reuse_nopipe"), Kind::Value, "whose chunks overlap in scratch"),
+        (load("false_clean/slice4of2"), FindingKind::Race, "bytes, whose slices lie otherwise"),
+        (released_in_each_unit(), FindingKind::Unbalanced, "messages of more than 16 bytes"),
+        (finer_slices_follow(), FindingKind::Value, "whose slices have more than 4096"),
+        (load(UNCREDITED), FindingKind::Race, "messages of more than 67108864 bytes, which wrap in scratch"),
+        (load("false_clean/slice_wrap"), FindingKind::Value, "which wrap in scratch, and whose slices do"),
+        (load("false_clean/credits"), FindingKind::Deadlock, "messages of more than 32 bytes, such as 384"),
+        (load("false_clean/reuse_nopipe"), FindingKind::Value, "whose chunks overlap in scratch"),
     ];
     for (plan, kind, told) in faults {
         let report = check(&plan, None).unwrap();

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use shmccl_plan::Lowered;
 use shmccl_plan::collective::Overlap;
-use shmccl_plan::lower::{Action, Form, Operand, Transfer};
+use shmccl_plan::lower::{BlockTransfer, Form, Operand, StepAction};
 use shmccl_plan::plan::Buffer;
 
 /// A step: its rank, its block and its index there.
@@ -126,9 +126,11 @@ fn accesses(lowered: &Lowered) -> Vec<Access> {
     found
 }
 
-fn transfer_of(action: &Action) -> Option<&Transfer> {
+fn transfer_of(action: &StepAction) -> Option<&BlockTransfer> {
     match action {
-        Action::Move(transfer) | Action::Await(transfer) | Action::Push { transfer, .. } => Some(transfer),
+        StepAction::Move(transfer) | StepAction::Await(transfer) | StepAction::Push { transfer, .. } => {
+            Some(transfer)
+        }
         _ => None,
     }
 }
@@ -176,7 +178,7 @@ fn needed(pieces: &[Piece], offset: usize, bytes: usize) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use shmccl_plan::build::Program;
+    use shmccl_plan::build::CollectiveProgram;
     use shmccl_plan::lower;
     use shmccl_plan::plan::Buffer::{Input, Output, Scratch};
 
@@ -188,7 +190,7 @@ mod tests {
     /// Returns which of 3 chunks of input have to be in the output, and from which buffer each of
     /// the `copies` reads, those of block 0 first; of a pipeline where there is a `unit`.
     fn detached(copies: &[ChunkCopy], unit: Option<usize>) -> (Vec<usize>, Vec<Buffer>) {
-        let mut program = Program::new("copies", "allreduce", 2).in_place().chunks(3, 3, 3);
+        let mut program = CollectiveProgram::new("copies", "allreduce", 2).in_place().chunks(3, 3, 3);
         let blocks = [program.block(0), program.block(0)];
         for (number, &block) in blocks.iter().enumerate() {
             if let Some(unit) = unit {
@@ -237,7 +239,7 @@ mod tests {
     #[test]
     fn what_nobody_writes_and_the_whole_input_of_a_plan_out_of_place_stay_as_they_are() {
         assert_eq!(detached(&[], None), (vec![0, 1, 2], Vec::new()));
-        let program = Program::new("apart", "allreduce", 2).chunks(1, 1, 0);
+        let program = CollectiveProgram::new("apart", "allreduce", 2).chunks(1, 1, 0);
         let mut lowered = lower(&program.finish_unproved().unwrap(), 64).unwrap();
         let before = lowered.clone();
         assert_eq!(detach(&mut lowered), [Vec::new(), Vec::new()]);

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use shmccl_plan::Lowered;
-use shmccl_plan::lower::{Action, BlockCode, Form, Operand, Transfer};
+use shmccl_plan::lower::{BlockCode, BlockTransfer, Form, Operand, StepAction};
 use shmccl_plan::plan::Buffer;
 
 /// The payload of a packet.
@@ -88,7 +88,7 @@ pub(super) fn merge(lowered: &mut Lowered) -> Vec<Vec<Range<usize>>> {
 /// Has operands that no transfer wraps around in wrap nowhere.
 fn straighten(code: &mut BlockCode) {
     for step in &code.steps {
-        let Action::Move(transfer) = step.action else { continue };
+        let StepAction::Move(transfer) = step.action else { continue };
         let operands = transfer.operands..transfer.operands + transfer.sources + transfer.targets;
         for operand in &mut code.operands[operands] {
             if transfer.unit == 0 && transfer.bytes <= operand.wrap {
@@ -112,7 +112,7 @@ fn alike(rank: usize, blocks: &[BlockCode]) -> Vec<Group> {
 
 /// Returns whether each step of `next` goes on where that of `block` ends.
 fn goes_on(block: &BlockCode, next: &BlockCode) -> bool {
-    let is_behind = |first: &Transfer, second: &Transfer| {
+    let is_behind = |first: &BlockTransfer, second: &BlockTransfer| {
         let continues = |(a, b): (&Operand, &Operand)| {
             let is_whole = a.form == Form::Plain || first.bytes.is_multiple_of(WORD);
             is_whole && a.wrap == usize::MAX && Operand { offset: a.at(first.bytes), ..*a } == *b
@@ -126,9 +126,13 @@ fn goes_on(block: &BlockCode, next: &BlockCode) -> bool {
     let steps = || block.steps.iter().zip(&next.steps);
     block.steps.len() == next.steps.len()
         && steps().all(|(step, behind)| match (&step.action, &behind.action) {
-            (Action::Move(first), Action::Move(second)) => is_behind(first, second),
-            (Action::Signal { peer: first, .. }, Action::Signal { peer: second, .. }) => first == second,
-            (Action::Wait { .. }, Action::Wait { .. }) | (Action::Fence, Action::Fence) => true,
+            (StepAction::Move(first), StepAction::Move(second)) => is_behind(first, second),
+            (StepAction::Signal { peer: first, .. }, StepAction::Signal { peer: second, .. }) => {
+                first == second
+            }
+            (StepAction::Wait { .. }, StepAction::Wait { .. }) | (StepAction::Fence, StepAction::Fence) => {
+                true
+            }
             _ => false,
         })
 }
@@ -174,7 +178,7 @@ fn ends(lowered: &Lowered, group: usize, Group { rank, blocks }: &Group) -> Vec<
         let ends: Vec<_> = blocks.iter().map(|code| ends_of(*rank, code, &code.steps[step].action)).collect();
         for (index, end) in ends[0].iter().enumerate() {
             let parts = ends.iter().map(|ends| ends[index].range.clone()).collect();
-            let is_signal = matches!(blocks[0].steps[step].action, Action::Signal { .. });
+            let is_signal = matches!(blocks[0].steps[step].action, StepAction::Signal { .. });
             found.push(Ends { group, rank: end.rank, kind: end.kind, parts, is_signal });
         }
     }
@@ -182,7 +186,7 @@ fn ends(lowered: &Lowered, group: usize, Group { rank, blocks }: &Group) -> Vec<
 }
 
 /// Returns the ends of a step of a block.
-fn ends_of(rank: usize, code: &BlockCode, action: &Action) -> Vec<End> {
+fn ends_of(rank: usize, code: &BlockCode, action: &StepAction) -> Vec<End> {
     let counter = |rank, counter| vec![End { rank, kind: EndKind::Counter, range: counter..counter + 1 }];
     let scratch = |operand: &Operand, bytes| End {
         rank: operand.rank,
@@ -190,17 +194,17 @@ fn ends_of(rank: usize, code: &BlockCode, action: &Action) -> Vec<End> {
         range: operand.offset..operand.offset + bytes,
     };
     match action {
-        Action::Signal { peer, counter: of, .. } | Action::PushSignal { peer, counter: of, .. } => {
+        StepAction::Signal { peer, counter: of, .. } | StepAction::PushSignal { peer, counter: of, .. } => {
             counter(*peer, *of)
         }
-        Action::Wait { counter: of, .. } => counter(rank, *of),
-        Action::Move(transfer) | Action::Await(transfer) => {
+        StepAction::Wait { counter: of, .. } => counter(rank, *of),
+        StepAction::Move(transfer) | StepAction::Await(transfer) => {
             let operands = code.sources(transfer).iter().chain(code.targets(transfer));
             let packets = operands.filter(|operand| operand.form == Form::Packets);
             packets.map(|operand| scratch(operand, 2 * transfer.bytes)).collect()
         }
         // A proxy copies packets as plain bytes.
-        Action::Push { transfer, .. } => {
+        StepAction::Push { transfer, .. } => {
             let targets = code.targets(transfer).iter().filter(|target| target.buffer == Buffer::Scratch);
             targets.map(|target| scratch(target, transfer.bytes)).collect()
         }
@@ -212,9 +216,9 @@ fn ends_of(rank: usize, code: &BlockCode, action: &Action) -> Vec<End> {
 fn as_one(instances: &[BlockCode]) -> BlockCode {
     let mut merged = instances[0].clone();
     for (index, step) in merged.steps.iter_mut().enumerate() {
-        if let Action::Move(transfer) = &mut step.action {
+        if let StepAction::Move(transfer) = &mut step.action {
             let bytes = |code: &BlockCode| match code.steps[index].action {
-                Action::Move(transfer) => transfer.bytes,
+                StepAction::Move(transfer) => transfer.bytes,
                 _ => 0,
             };
             transfer.bytes = instances.iter().map(bytes).sum();
@@ -227,22 +231,22 @@ fn as_one(instances: &[BlockCode]) -> BlockCode {
 mod tests {
     use std::path::Path;
 
-    use shmccl_plan::interpret::{self, Outcome};
+    use shmccl_plan::interpret::{self, InterpretedRun};
     use shmccl_plan::lower;
     use shmccl_plan::lower::smallest;
-    use shmccl_plan::plan::{Code, Plan};
+    use shmccl_plan::plan::{Code, ExecutionPlan};
     use shmccl_plan::read::read_file;
 
     use super::*;
 
-    fn load(name: &str) -> Plan {
+    fn load(name: &str) -> ExecutionPlan {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans/generated");
         read_file(&folder.join(format!("{name}.json"))).unwrap().plan
     }
 
     /// Lowers a plan for `times` its smallest size, apart and merged. Returns by rank which blocks
     /// of the plan begin one.
-    fn lowered(plan: &Plan, times: u64) -> (Lowered, Lowered, Vec<Vec<usize>>) {
+    fn lowered(plan: &ExecutionPlan, times: u64) -> (Lowered, Lowered, Vec<Vec<usize>>) {
         let apart = lower(plan, smallest(plan).unwrap() * times).unwrap();
         let mut merged = apart.clone();
         let starts = |blocks: Vec<Range<usize>>| blocks.iter().map(|blocks| blocks.start).collect();
@@ -250,7 +254,7 @@ mod tests {
         (apart, merged, blocks)
     }
 
-    fn run(plan: &Plan, lowered: &Lowered, seed: u64) -> Outcome {
+    fn run(plan: &ExecutionPlan, lowered: &Lowered, seed: u64) -> InterpretedRun {
         let byte = |rank: usize, launch: u64, at: usize| {
             (89 * rank as u64 + 31 * launch + 7 * at as u64).to_le_bytes()[0]
         };

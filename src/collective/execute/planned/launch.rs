@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use shmccl_plan::lower::{Action, BlockCode, Counter, Cursor, Form, RankCode, Step};
+use shmccl_plan::lower::{BlockCode, Counter, Cursor, Form, RankCode, Step, StepAction};
 use shmccl_plan::plan::ChannelKind;
 
 use super::signals::Signals;
@@ -116,7 +116,7 @@ impl<'a> Launch<'a> {
     /// done.
     fn transfer(&mut self, mover: &Mover<'_>, block: usize) -> Result<bool> {
         let (code, task) = (&self.code.blocks[block], &mut self.tasks[block]);
-        let Some(Step { action: Action::Move(transfer), .. }) = task.cursor.step(code) else {
+        let Some(Step { action: StepAction::Move(transfer), .. }) = task.cursor.step(code) else {
             return Ok(false);
         };
         if !mover.reaches(code, transfer) {
@@ -141,42 +141,44 @@ impl<'a> Launch<'a> {
     fn step(&mut self, mover: &Mover<'_>, block: usize, code: &BlockCode, step: &Step) -> Result<bool> {
         let members = mover.members;
         match step.action {
-            Action::Fence | Action::Repeat { .. } => Ok(true),
-            Action::Barrier { barrier } => Ok(self.meet(block, barrier)),
-            Action::Acquire { semaphore } => Ok(take(&mut self.semaphores[semaphore])),
-            Action::Release { semaphore } => {
+            StepAction::Fence | StepAction::Repeat { .. } => Ok(true),
+            StepAction::Barrier { barrier } => Ok(self.meet(block, barrier)),
+            StepAction::Acquire { semaphore } => Ok(take(&mut self.semaphores[semaphore])),
+            StepAction::Release { semaphore } => {
                 self.semaphores[semaphore] += 1;
                 Ok(true)
             }
-            Action::Signal { peer, counter, .. } => {
+            StepAction::Signal { peer, counter, .. } => {
                 self.signals.signal(peer, counter);
                 Ok(true)
             }
-            Action::Wait { counter, .. } => {
+            StepAction::Wait { counter, .. } => {
                 let counted = self.code.counters[counter];
                 match counted.kind {
                     ChannelKind::Port => self.signals.take_pushed(members, counter, counted.peer),
                     _ => Ok(self.signals.take(counter)),
                 }
             }
-            Action::Await(transfer) | Action::Push { transfer, .. } if !mover.reaches(code, &transfer) => {
+            StepAction::Await(transfer) | StepAction::Push { transfer, .. }
+                if !mover.reaches(code, &transfer) =>
+            {
                 Ok(false)
             }
             // Done by `transfer`, when all blocks have gone as far as they can without.
-            Action::Move(_) => Ok(false),
-            Action::Await(transfer) => {
+            StepAction::Move(_) => Ok(false),
+            StepAction::Await(transfer) => {
                 let task = &mut self.tasks[block];
                 mover.go_on(code, &transfer, transfer.extent(task.cursor.iteration()), &mut task.done)
             }
-            Action::Push { transfer, .. } => {
+            StepAction::Push { transfer, .. } => {
                 let (first, len) = transfer.extent(self.tasks[block].cursor.iteration());
                 let (source, target) = (code.sources(&transfer)[0], code.targets(&transfer)[0]);
                 let [from, to] = [&source, &target].map(|operand| mover.place(operand, first));
                 self.signals.push(target.rank, from, to, len as u64)?;
                 Ok(true)
             }
-            Action::PushSignal { peer, counter, .. } => self.signals.push_signal(members, peer, counter),
-            Action::Flush { port } => {
+            StepAction::PushSignal { peer, counter, .. } => self.signals.push_signal(members, peer, counter),
+            StepAction::Flush { port } => {
                 self.signals.flush(self.code.ports[port])?;
                 Ok(true)
             }
@@ -203,7 +205,7 @@ impl<'a> Launch<'a> {
         let mut members: Vec<_> = self
             .waiting()
             .filter_map(|(_, _, step)| match step.action {
-                Action::Wait { counter, .. } => Some(self.code.counters[counter].peer),
+                StepAction::Wait { counter, .. } => Some(self.code.counters[counter].peer),
                 _ => None,
             })
             .collect();
@@ -231,7 +233,7 @@ impl<'a> Launch<'a> {
 
     fn told_of(&self, block: usize, code: &BlockCode, step: &Step) -> String {
         match step.action {
-            Action::Wait { counter, .. } => {
+            StepAction::Wait { counter, .. } => {
                 let Counter { kind, peer, ordinal } = self.code.counters[counter];
                 let had = self.signals.taken(counter);
                 let needs = had.wrapping_add(1);
@@ -239,15 +241,15 @@ impl<'a> Launch<'a> {
                     "signal {needs} of rank {peer} on {kind} channel {ordinal}, of which it has had {had}"
                 )
             }
-            Action::Acquire { semaphore } => {
+            StepAction::Acquire { semaphore } => {
                 format!("semaphore {semaphore}, which has {} and needs 1", self.semaphores[semaphore])
             }
-            Action::Barrier { barrier } => {
+            StepAction::Barrier { barrier } => {
                 let parties = self.code.barriers[barrier];
                 let there = self.arrivals[barrier] % parties as u64;
                 format!("barrier {barrier}, to which {there} of {parties} blocks have come")
             }
-            Action::Move(transfer) | Action::Await(transfer) => {
+            StepAction::Move(transfer) | StepAction::Await(transfer) => {
                 let task = &self.tasks[block];
                 let (first, bytes) = transfer.extent(task.cursor.iteration());
                 let packets = code.sources(&transfer).iter().find(|source| source.form == Form::Packets);

@@ -5,7 +5,7 @@
 //! into the target if that is all there is to do.
 
 use arrayvec::ArrayVec;
-use shmccl_plan::lower::{BlockCode, Form, Operand, Transfer};
+use shmccl_plan::lower::{BlockCode, BlockTransfer, Form, Operand};
 use shmccl_plan::plan::Buffer;
 
 use super::compiled::CompiledPlan;
@@ -57,7 +57,7 @@ impl<'a> Mover<'a> {
     pub(super) fn go_on(
         &self,
         code: &BlockCode,
-        transfer: &Transfer,
+        transfer: &BlockTransfer,
         (first, bytes): (usize, usize),
         done: &mut usize,
     ) -> Result<bool> {
@@ -76,7 +76,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Returns whether it is known where all operands of a transfer lie.
-    pub(super) fn reaches(&self, code: &BlockCode, transfer: &Transfer) -> bool {
+    pub(super) fn reaches(&self, code: &BlockCode, transfer: &BlockTransfer) -> bool {
         let is_known =
             |operand: &Operand| operand.rank == self.members.me() || operand.buffer == Buffer::Scratch;
         self.has_met || code.sources(transfer).iter().chain(code.targets(transfer)).all(is_known)

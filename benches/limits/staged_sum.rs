@@ -8,28 +8,27 @@
 //! ordinary memory, so there is no shorter way. They can reach buffers of the heap; but then each
 //! rank reads and writes the buffers of all others, most of which here are in the cache.
 //!
-//! The loops are those of `shmccl-limits`. All lengths of pieces are tried, with sums past the
+//! The loops are those of [`crate::staged`]. All lengths of pieces are tried, with sums past the
 //! cache and through it; the quickest is the limit.
+
+use std::ops::Range;
 
 use shmccl::heap::Region;
 use shmccl::shm::Span;
 use shmccl::{Collectives, Communicator, Rank, Result};
-use shmccl_harness::case::{CaseData, CollectiveBuffers};
-use shmccl_harness::sync::Gathering;
-use shmccl_harness::timed_case::RunCase;
-use shmccl_limits::staged::{Own, add_returning, turn_over};
-use std::ops::Range;
+
+use crate::staged::{Own, add_returning, turn_over};
 
 /// The lengths of pieces that are tried, in bytes. Which is best depends on the caches and on the
 /// number of ranks.
-pub(crate) const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
+pub const PIECES: [u64; 3] = [128 << 10, 256 << 10, 1 << 20];
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 
 /// Returns the bytes that a rank needs to stage up to `largest` bytes in the longest pieces,
 /// wherever in a line they begin.
-pub(crate) fn staging_len(largest: u64) -> u64 {
+pub fn staging_len(largest: u64) -> u64 {
     2 * PIECES[PIECES.len() - 1].min(largest.next_multiple_of(LINE)) + LINE
 }
 
@@ -41,29 +40,29 @@ const SIZE: usize = size_of::<f32>();
 
 /// A length of pieces, and a kind of stores.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StagedVariant {
+pub struct StagedVariant {
     /// Bytes of a piece, at most the longest of [`PIECES`].
-    pub(crate) piece: u64,
+    pub piece: u64,
     /// Whether sums go past the cache.
-    pub(crate) past: bool,
+    pub past: bool,
 }
 
 impl StagedVariant {
     /// Returns all variants. Sums that are `in_place` go through the cache only, where their lines
     /// are already.
-    pub(crate) fn all(in_place: bool) -> Vec<Self> {
+    pub fn all(in_place: bool) -> Vec<Self> {
         let past = if in_place { &[false][..] } else { &[false, true] };
         past.iter().flat_map(|&past| PIECES.map(|piece| Self { piece, past })).collect()
     }
 
     /// Returns the variants that differ for `bytes`: pieces longer than that are all alike.
-    pub(crate) fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
+    pub fn all_of(bytes: u64, in_place: bool) -> Vec<Self> {
         let shorter = |cut: &Self| PIECES.iter().rev().find(|&&piece| piece < cut.piece).copied();
         Self::all(in_place).into_iter().filter(|cut| shorter(cut).is_none_or(|piece| piece < bytes)).collect()
     }
 
     /// Returns the name in tables.
-    pub(crate) fn name(self) -> String {
+    pub fn name(self) -> String {
         let past = if self.past { ", streaming" } else { "" };
         format!("bare staged sum, {} KiB{past}", self.piece >> 10)
     }
@@ -71,7 +70,7 @@ impl StagedVariant {
 
 /// The loop of one rank.
 #[derive(Debug)]
-pub(crate) struct StagedLimit {
+pub struct StagedLimit {
     /// The slots of all ranks. They begin as far behind a line as the elements of their rank.
     slots: Vec<Span>,
     me: usize,
@@ -90,17 +89,16 @@ struct LimitPiece {
 }
 
 impl StagedLimit {
-    /// Stages elements that begin so many bytes `behind` a line, in the staging region of
-    /// `buffers`. Collective.
+    /// Stages elements that begin so many bytes `behind` a line, in `staging` of each rank.
+    /// Collective.
     ///
     /// # Errors
     /// Too little memory.
-    pub(crate) fn new(comm: &mut Communicator, buffers: CollectiveBuffers, behind: usize) -> Result<Self> {
+    pub fn new(comm: &mut Communicator, staging: Region, behind: usize) -> Result<Self> {
         let mut all = vec![0_u64; comm.n_ranks() as usize];
         comm.all_gather(&[behind as u64][..], &mut all[..])?;
         let slots = (0..comm.n_ranks()).zip(&all).map(|(rank, &behind)| {
-            let stage: Region = buffers.staging.part(behind, buffers.staging.len - LINE)?;
-            comm.span(Rank::new(rank, comm.n_ranks())?, stage)
+            comm.span(Rank::new(rank, comm.n_ranks())?, staging.part(behind, staging.len - LINE)?)
         });
         let slots = slots.collect::<Result<_>>()?;
         let mut staged = Self { slots, me: comm.rank().index(), piece: 0, past: false };
@@ -109,7 +107,7 @@ impl StagedLimit {
     }
 
     /// Sets the variant of the next runs.
-    pub(crate) fn set_variant(&mut self, variant: StagedVariant) {
+    pub fn set_variant(&mut self, variant: StagedVariant) {
         self.piece = usize::try_from(variant.piece).expect("a length in memory") / SIZE;
         self.past = variant.past;
     }
@@ -171,78 +169,23 @@ impl StagedLimit {
         let staged = others.map(|rank| self.slot(rank, piece, &share)).collect::<Result<Vec<_>>>()?;
         add_returning(own, piece.start + share.start..piece.start + share.end, &staged, self.past)
     }
-}
 
-impl RunCase<f32> for StagedLimit {
-    fn run(&mut self, data: &mut CaseData<f32>, gathering: &mut Gathering) -> Result<()> {
-        let mut own = data.own().expect("it lies where staging is possible");
+    /// Sums the data of all ranks, `own` among them. All ranks `meet` between steps.
+    ///
+    /// # Errors
+    /// Those of `meet`.
+    pub fn run(&mut self, own: &mut Own<'_>, mut meet: impl FnMut() -> Result<()>) -> Result<()> {
         let total = own.count();
         for step in 0..total.div_ceil(self.piece) + 2 {
             if step > 0 {
-                gathering.meet()?;
+                meet()?;
             }
             let done = self.piece(step.checked_sub(2), total);
-            self.turn_over(&mut own, done, self.piece(Some(step), total))?;
+            self.turn_over(own, done, self.piece(Some(step), total))?;
             if let Some(piece) = self.piece(step.checked_sub(1), total) {
-                self.add(&mut own, piece)?;
+                self.add(own, piece)?;
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shmccl::bootstrap::Options;
-    use shmccl::collective::Operation;
-    use shmccl::launch::launch_threads;
-    use shmccl::reduce::ReduceOp;
-    use shmccl_harness::case::CaseSpec;
-    use shmccl_harness::interleave::Contender;
-    use shmccl_harness::layout::CaseLayout;
-    use shmccl_harness::report::Memory;
-    use shmccl_harness::sync::RankAverage;
-    use shmccl_harness::timed_case::TimedCase;
-    use std::cell::RefCell;
-    use std::rc::Rc;
-
-    /// Sums of lengths around those of pieces, by the loop: elements that are wrong.
-    fn wrong(comm: &mut Communicator, bytes: u64, in_place: bool) -> Result<u64> {
-        let buffers = CollectiveBuffers::alloc(comm, 0, 0, staging_len(bytes))?;
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-        let spec = CaseSpec {
-            operation: Operation::AllReduce,
-            op: Some(ReduceOp::Sum),
-            root: comm.rank(),
-            layout: CaseLayout::new(Operation::AllReduce, bytes, SIZE as u64, comm.n_ranks().into()),
-            in_place,
-            check: true,
-        };
-        let mut data = CaseData::<f32>::new(comm, spec, buffers, Memory::Ordinary)?;
-        let behind = data.own().expect("ordinary memory").behind_line();
-        let staged = StagedLimit::new(comm, buffers, behind)?;
-        let mut case = TimedCase::new(staged, data, &gathering, u64::MAX).settled(Memory::Ordinary);
-        for cut in StagedVariant::all(false) {
-            case.runner().set_variant(cut);
-            case.slice(2, &mut Vec::new())?;
-        }
-        Ok(case.wrong())
-    }
-
-    #[test]
-    fn sums_are_right_whatever_the_pieces_in_place_and_apart() {
-        for n_ranks in [2, 3] {
-            launch_threads(n_ranks, &Options::default(), |comm| {
-                let first = PIECES[0];
-                for bytes in [0, 4, 132, first - 4, first, first + 4, 3 * first, 5 * first + 1000] {
-                    for in_place in [false, true] {
-                        assert_eq!(wrong(comm, bytes, in_place)?, 0, "{bytes} among {n_ranks}");
-                    }
-                }
-                Ok(())
-            })
-            .unwrap();
-        }
     }
 }

@@ -9,16 +9,17 @@
 //! writer has read it, since it reads one slot before it writes the next. Other receivers set a
 //! flag of their own every few operations, and the writer waits for that flag as often.
 
-use crate::perf::collective::limit::{RankBuffers, SIZE, moving};
 use shmccl::collective::Operation;
 use shmccl::heap::Region;
 use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
-use shmccl_harness::case::CaseData;
-use shmccl_harness::sync::Gathering;
-use shmccl_harness::timed_case::{BATCH_BYTES, RunCase};
-use shmccl_limits::flags::BareFlag;
-use shmccl_limits::sum::{self, SumKernel};
+
+use crate::flags::BareFlag;
+use crate::rank_buffers::{RankBuffers, SIZE, moving};
+use crate::sum::{self, SumKernel};
+
+/// The longest input in bytes.
+pub const MOST_BYTES: u64 = 8 << 10;
 
 /// Slots in a ring at least: those of the longest data.
 const TURNS: u64 = 8;
@@ -86,7 +87,7 @@ struct SlotTurn {
 
 /// The loop of one rank.
 #[derive(Debug)]
-pub(crate) struct EagerLimit {
+pub struct EagerLimit {
     turns: Vec<SlotTurn>,
     /// The data that do not leave the rank.
     own: Vec<(Span, Span)>,
@@ -105,44 +106,44 @@ pub(crate) struct EagerLimit {
     yields: bool,
 }
 
-/// Returns the bytes of all slots of a rank, for inputs of up to [`BATCH_BYTES`], with and without
+/// Returns the bytes of all slots of a rank, for inputs of up to [`MOST_BYTES`], with and without
 /// fetching ahead.
-pub(crate) fn eager_len(n_ranks: u32) -> u64 {
-    2 * (CELL + TURNS * (BATCH_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
+pub fn eager_len(n_ranks: u32) -> u64 {
+    2 * (CELL + TURNS * (MOST_BYTES + u64::from(n_ranks) * (LONG + CELL))).next_multiple_of(CELL)
 }
 
 impl EagerLimit {
     /// Makes the loop of this rank, if its data are few. Fetching lines of slots `ahead` gains
     /// where cores are far apart, and costs where they are near. Collective, since all slots are
-    /// emptied.
+    /// emptied before ranks `meet`.
     ///
     /// # Errors
     /// Too little memory.
-    pub(crate) fn new(
+    pub fn new(
         all: &RankBuffers<'_>,
-        gathering: &mut Gathering,
+        meet: impl FnOnce() -> Result<()>,
         oversubscribed: bool,
         ahead: bool,
     ) -> Result<Option<Self>> {
         let comm = all.comm;
-        if all.spec.layout.send() * SIZE > BATCH_BYTES {
+        if all.sent * SIZE > MOST_BYTES {
             return Ok(None);
         }
-        let half = all.buffers.eager.len / 2;
-        let slots = all.buffers.eager.part(u64::from(ahead) * half, half)?;
+        let half = all.eager.len / 2;
+        let slots = all.eager.part(u64::from(ahead) * half, half)?;
         comm.span(comm.rank(), slots)?.fill(0, slots.len, 0)?;
-        gathering.meet()?;
+        meet()?;
         let map = SlotMap { comm, all, slots };
         let me = comm.rank().get();
         let is_mutual = (0..comm.n_ranks()).all(|rank| map.one_way_readers_of(rank).next().is_none());
         // A slot that is fetched ahead must have been read long ago.
         let n_turns = if is_mutual && !ahead { TURNS_OF_MUTUAL } else { map.turns() };
         let turns = (0..n_turns).map(|turn| map.turn(turn)).collect::<Result<_>>()?;
-        let own = if all.spec.operation.reduces() { Vec::new() } else { map.own()? };
+        let own = if all.operation.reduces() { Vec::new() } else { map.own()? };
         let readers = map.one_way_readers_of(me).map(|rank| map.reader_flag(rank)).collect::<Result<_>>()?;
         let tells = (0..comm.n_ranks()).any(|writer| map.one_way_readers_of(writer).any(|rank| rank == me));
-        let sums = all.spec.operation.reduces() && !map.takings(me).is_empty();
-        let block = all.spec.layout.block * SIZE;
+        let sums = all.operation.reduces() && !map.takings(me).is_empty();
+        let block = all.block * SIZE;
         Ok(Some(Self {
             turns,
             own,
@@ -156,20 +157,12 @@ impl EagerLimit {
         }))
     }
 
-    /// Waits until `flag` shows `number`.
+    /// Does the operation.
+    ///
+    /// # Errors
+    /// None while the job lasts.
     #[inline]
-    fn wait(&self, flag: &BareFlag, number: u64) {
-        if self.yields {
-            flag.spin_yielding(number);
-        } else {
-            flag.spin(number);
-        }
-    }
-}
-
-impl RunCase<f32> for EagerLimit {
-    #[inline]
-    fn run(&mut self, _data: &mut CaseData<f32>, _gathering: &mut Gathering) -> Result<()> {
+    pub fn run(&mut self) -> Result<()> {
         self.number += 1;
         let number = self.number;
         let n_turns = self.turns.len() as u64;
@@ -207,6 +200,16 @@ impl RunCase<f32> for EagerLimit {
         }
         Ok(())
     }
+
+    /// Waits until `flag` shows `number`.
+    #[inline]
+    fn wait(&self, flag: &BareFlag, number: u64) {
+        if self.yields {
+            flag.spin_yielding(number);
+        } else {
+            flag.spin(number);
+        }
+    }
 }
 
 /// The addresses of slots.
@@ -218,16 +221,15 @@ struct SlotMap<'a> {
 
 impl SlotMap<'_> {
     fn takings(&self, reader: u32) -> Vec<BlockRead> {
-        let spec = self.all.spec;
-        takings(spec.operation, self.comm.n_ranks(), spec.root.get(), reader)
+        takings(self.all.operation, self.comm.n_ranks(), self.all.root.get(), reader)
     }
 
     /// Returns how many turns the rings have: equally many for all writers, as far as there is
     /// memory.
     fn turns(&self) -> u64 {
         let heads = u64::from(self.comm.n_ranks()) * (LONG + CELL);
-        let len = self.all.spec.layout.send() * SIZE;
-        (TURNS * (BATCH_BYTES + heads) / (len + heads)).clamp(TURNS, MOST_TURNS) / 2 * 2
+        let len = self.all.sent * SIZE;
+        (TURNS * (MOST_BYTES + heads) / (len + heads)).clamp(TURNS, MOST_TURNS) / 2 * 2
     }
 
     /// Returns whether one rank reads from another.
@@ -253,16 +255,16 @@ impl SlotMap<'_> {
 
     /// Returns the slot of `turn` for this block of the input of its writer.
     fn slot(&self, turn: u64, taking: BlockRead) -> Result<EagerSlot> {
-        let layout = self.all.spec.layout;
-        let len_of = |index| layout.part(taking.writer.into(), index).1 * SIZE;
+        let len_of = |index| self.all.part(taking.writer, index).1;
         let data_at =
             |len| if SHORT + len <= LONG || LONG < len && SHORT + len <= CELL { SHORT } else { LONG };
         let stride = |index| (data_at(len_of(index)) + len_of(index)).next_multiple_of(CELL);
         // Blocks without elements are at most one for each rank.
-        let n_slots = layout.send().checked_div(layout.block).unwrap_or(self.comm.n_ranks().into());
-        let [before, all] = [taking.block.into(), n_slots].map(|end| (0..end).map(stride).sum::<u64>());
+        let n_blocks = self.all.sent.checked_div(self.all.block);
+        let n_slots = n_blocks.and_then(|blocks| u32::try_from(blocks).ok()).unwrap_or(self.comm.n_ranks());
+        let [before, all] = [taking.block, n_slots].map(|end| (0..end).map(stride).sum::<u64>());
         let at = CELL + turn * all + before;
-        let len = len_of(taking.block.into());
+        let len = len_of(taking.block);
         let data_at = data_at(len);
         let writer = Rank::new(taking.writer, self.comm.n_ranks())?;
         Ok(EagerSlot {
@@ -272,14 +274,14 @@ impl SlotMap<'_> {
     }
 
     fn input(&self, taking: BlockRead) -> Result<Span> {
-        let (start, count) = self.all.spec.layout.part(taking.writer.into(), taking.block.into());
-        self.all.input(taking.writer, start * SIZE, count * SIZE)
+        let (start, len) = self.all.part(taking.writer, taking.block);
+        self.all.input(taking.writer, start, len)
     }
 
     fn output(&self, taking: BlockRead) -> Result<Span> {
         let me = self.comm.rank().get();
-        let (start, count) = self.all.spec.layout.part(me.into(), taking.to.into());
-        self.all.output(me, start * SIZE, count * SIZE)
+        let (start, len) = self.all.part(me, taking.to);
+        self.all.output(me, start, len)
     }
 
     /// Returns the data that do not leave this rank, and are not in place already.
@@ -309,85 +311,8 @@ impl SlotMap<'_> {
             .collect::<Result<_>>()?;
         let slots = taken.iter().map(|(slot, _)| Ok(slot.data.clone()));
         let own = own.into_iter().map(|taking| self.input(taking));
-        let summands = if self.all.spec.operation.reduces() {
-            own.chain(slots).collect::<Result<_>>()?
-        } else {
-            Vec::new()
-        };
+        let summands =
+            if self.all.operation.reduces() { own.chain(slots).collect::<Result<_>>()? } else { Vec::new() };
         Ok(SlotTurn { sent: sent.collect::<Result<_>>()?, taken, summands })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use shmccl::bootstrap::Options;
-    use shmccl::collective::Algorithm;
-    use shmccl::launch::launch_threads;
-    use shmccl::reduce::ReduceOp;
-    use shmccl_harness::case::{CaseSpec, CollectiveBuffers};
-    use shmccl_harness::interleave::Contender;
-    use shmccl_harness::layout::CaseLayout;
-    use shmccl_harness::report::Memory;
-    use shmccl_harness::sync::RankAverage;
-    use shmccl_harness::timed_case::TimedCase;
-    use std::cell::RefCell;
-    use std::rc::Rc;
-
-    /// Operations by slots: elements that are wrong; `None` where there are too many for that.
-    fn wrong(
-        comm: &mut Communicator,
-        operation: Operation,
-        bytes: u64,
-        in_place: bool,
-    ) -> Result<Option<u64>> {
-        let eager = eager_len(comm.n_ranks());
-        let buffers = CollectiveBuffers::alloc(comm, bytes, eager, 0)?;
-        let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-        let spec = CaseSpec {
-            operation,
-            op: operation.reduces().then_some(ReduceOp::Sum),
-            root: Rank::new(1, comm.n_ranks())?,
-            layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
-            in_place,
-            check: true,
-        };
-        let all = RankBuffers { comm, spec: &spec, buffers };
-        let mut wrong = None;
-        for ahead in [false, true] {
-            let Some(eager) = EagerLimit::new(&all, &mut gathering.borrow_mut(), true, ahead)? else {
-                continue;
-            };
-            let data = CaseData::<f32>::new(comm, spec.clone(), buffers, Memory::Heap)?;
-            let mut case = TimedCase::new(eager, data, &gathering, bytes);
-            case.slice(2 * case.batch(), &mut Vec::new())?;
-            wrong = Some(wrong.unwrap_or(0) + case.wrong());
-        }
-        Ok(wrong)
-    }
-
-    #[test]
-    fn slots_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_take_none() {
-        for n_ranks in [2, 3, 5] {
-            launch_threads(n_ranks, &Options::default(), |comm| {
-                comm.prepare()?;
-                for operation in
-                    Algorithm::OPERATIONS.into_iter().chain([Operation::AllToAllV, Operation::Send])
-                {
-                    for bytes in [0, 4, 120, 124, 1000, BATCH_BYTES, 8 * BATCH_BYTES] {
-                        let layout = CaseLayout::new(operation, bytes, SIZE, n_ranks.into());
-                        let is_short = layout.send() * SIZE <= BATCH_BYTES;
-                        // Blocks that are exchanged in place have no limit of their own.
-                        let is_exchange = matches!(operation, Operation::AllToAll | Operation::AllToAllV);
-                        for in_place in [false, !is_exchange] {
-                            let wrong = wrong(comm, operation, bytes, in_place)?;
-                            assert_eq!(wrong, is_short.then_some(0), "{operation}, {bytes} among {n_ranks}");
-                        }
-                    }
-                }
-                Ok(())
-            })
-            .unwrap();
-        }
     }
 }
