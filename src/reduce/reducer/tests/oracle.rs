@@ -1,6 +1,6 @@
 //! Asks the slow oracle, which knows nothing of this library, in terms of this library.
 
-use support::reduction::{self, Number, Operator};
+use support::reduction::{self, ElementType, Operator};
 
 use crate::reduce::{DataType, ReduceOp};
 
@@ -25,5 +25,5 @@ pub(super) fn reduce_each(
 ) -> Vec<u8> {
     let operator = |op: &ReduceOp| Operator::of_name(op.name(), op.scalar_bytes());
     let operators: Vec<_> = ops.iter().map(operator).collect();
-    reduction::reduce(Number::of_code(dtype.code()), &operators, n_ranks, sources, finish)
+    reduction::reduce(ElementType::of_code(dtype.code()), &operators, n_ranks, sources, finish)
 }
