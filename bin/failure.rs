@@ -37,14 +37,14 @@ pub(crate) const BY_SIGNAL: i32 = 128;
 
 /// Returns the exit code of an error. An interrupt has that of a shell.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    // Only the job may notice a wrong plan of faults, or a wrong variable.
+    // Only the job may notice a wrong list of faults, or a wrong variable.
     let of_coordinator = match error.downcast_ref() {
         Some(CoordinatorError::Engine(error)) => Some(error),
         _ => None,
     };
     match error.downcast_ref().or(of_coordinator) {
         Some(shmccl::Error::Interrupted { signal }) => u8::try_from(BY_SIGNAL + signal).unwrap_or(FAILED),
-        Some(shmccl::Error::FaultPlan { .. } | shmccl::Error::Setting { .. }) => USAGE,
+        Some(shmccl::Error::FaultSpec { .. } | shmccl::Error::Setting { .. }) => USAGE,
         _ if error.downcast_ref::<UsageError>().is_some() => USAGE,
         _ => FAILED,
     }

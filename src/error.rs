@@ -395,10 +395,10 @@ pub enum Error {
         /// How many ranks are for newcomers.
         places: u32,
     },
-    /// A plan of faults cannot be used: see [`crate::faults`].
-    #[error("plan of faults (--faults, SHMCCL_FAULTS): {fault}; expected {expected}")]
-    FaultPlan {
-        /// A [`FaultPlanError`](crate::faults::FaultPlanError): what is wrong with it.
+    /// A list of faults cannot be used: see [`crate::faults`].
+    #[error("list of faults (--faults, SHMCCL_FAULTS): {fault}; expected {expected}")]
+    FaultSpec {
+        /// A [`FaultSpecError`](crate::faults::FaultSpecError): what is wrong with it.
         fault: Detail,
         /// How a plan is written.
         expected: &'static str,
@@ -543,7 +543,7 @@ impl Error {
             | Self::AlgorithmMismatch { mismatch: detail }
             | Self::Tuning { fault: detail, .. }
             | Self::Plan { refusal: detail }
-            | Self::FaultPlan { fault: detail, .. }
+            | Self::FaultSpec { fault: detail, .. }
             | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
             _ => None,
         }

@@ -107,7 +107,7 @@ impl Options {
     /// plan.
     ///
     /// # Errors
-    /// Fails as [`Faults::from_env`] does, or with [`Error::FaultPlan`].
+    /// Fails as [`Faults::from_env`] does, or with [`Error::FaultSpec`].
     pub(crate) fn check_faults(&self, n_ranks: u32) -> Result<()> {
         self.faults.check_for(n_ranks, self.proxy == ProxyMode::Process)
     }

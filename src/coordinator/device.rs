@@ -94,7 +94,7 @@ impl Device {
     /// # Errors
     /// [`CoordinatorError::NotRunning`], [`CoordinatorError::Dead`],
     /// [`CoordinatorError::VersionMismatch`], [`CoordinatorError::Refused`];
-    /// [`Error::InvalidArgument`] for the highest address or the core; [`Error::FaultPlan`],
+    /// [`Error::InvalidArgument`] for the highest address or the core; [`Error::FaultSpec`],
     /// [`Error::Setting`] for the environment; [`Error::ResourceLimit`], [`Error::Os`].
     pub fn start(directory: &RuntimeDirectory, options: &DeviceOptions) -> Result<Self> {
         Self::open(directory, options, OnCoordinatorLoss::WaitForEver)

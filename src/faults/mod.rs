@@ -70,7 +70,7 @@ use std::time::Duration;
 
 pub(crate) use counters::FAULT_WORDS;
 pub(crate) use injector::{DrawnFault, FaultPoint, Injector};
-pub use text::FaultPlanError;
+pub use text::FaultSpecError;
 
 use crate::error::Result;
 pub use crate::error::{FaultHit, FaultKind};
@@ -249,22 +249,22 @@ impl Fault {
     }
 
     /// Checks that it makes sense.
-    fn check(&self) -> std::result::Result<(), FaultPlanError> {
+    fn check(&self) -> std::result::Result<(), FaultSpecError> {
         if let When::At(0) | When::OneIn(0) = self.when {
-            return Err(FaultPlanError::Number("0".to_owned()));
+            return Err(FaultSpecError::Number("0".to_owned()));
         }
         if self.rank.is_some_and(|rank| rank >= crate::rank::MAX_RANKS) {
-            return Err(FaultPlanError::Rank);
+            return Err(FaultSpecError::Rank);
         }
         if let Some(of) =
             self.of.as_deref().filter(|of| counted(of).is_none_or(|of| !self.kind.can_count(of)))
         {
-            return Err(FaultPlanError::Of { kind: self.kind, of: of.to_owned() });
+            return Err(FaultSpecError::Of { kind: self.kind, of: of.to_owned() });
         }
         match (self.kind, self.time) {
-            (FaultKind::Delay, None) => Err(FaultPlanError::NoTime),
+            (FaultKind::Delay, None) => Err(FaultSpecError::NoTime),
             (FaultKind::Delay, Some(_)) | (_, None) => Ok(()),
-            (kind, Some(_)) => Err(FaultPlanError::Time(kind)),
+            (kind, Some(_)) => Err(FaultSpecError::Time(kind)),
         }
     }
 }
@@ -286,10 +286,10 @@ impl Faults {
     /// Adds `fault`.
     ///
     /// # Errors
-    /// [`crate::Error::FaultPlan`] when it makes no sense, or is one too many.
+    /// [`crate::Error::FaultSpec`] when it makes no sense, or is one too many.
     pub fn with(mut self, fault: Fault) -> Result<Self> {
         if self.faults.len() == MAX_FAULTS {
-            return Err(FaultPlanError::TooMany.into());
+            return Err(FaultSpecError::TooMany.into());
         }
         fault.check()?;
         self.faults.push(fault);
@@ -299,7 +299,7 @@ impl Faults {
     /// Returns the plan in [`VARIABLE`]; nothing where that is not set, or empty.
     ///
     /// # Errors
-    /// [`crate::Error::FaultPlan`].
+    /// [`crate::Error::FaultSpec`].
     pub fn from_env() -> Result<Self> {
         match std::env::var_os(VARIABLE) {
             None => Ok(Self::default()),
@@ -319,15 +319,15 @@ impl Faults {
     /// plan, or the environment's in its place.
     ///
     /// # Errors
-    /// Fails as [`Faults::from_env`] does, or with [`crate::Error::FaultPlan`].
+    /// Fails as [`Faults::from_env`] does, or with [`crate::Error::FaultSpec`].
     pub(crate) fn check_for(&self, n_ranks: u32, has_service: bool) -> Result<()> {
         let plan = self.or_from_env()?;
         let stranger = plan.faults.iter().filter_map(|fault| fault.rank).find(|rank| *rank >= n_ranks);
         let kills_at_triggers =
             || plan.faults.iter().any(|fault| fault.kind == FaultKind::Kill && fault.counts() == TRIGGER);
         match stranger {
-            Some(rank) => Err(FaultPlanError::NoSuchRank { rank, n_ranks }.into()),
-            None if has_service && kills_at_triggers() => Err(FaultPlanError::OfService.into()),
+            Some(rank) => Err(FaultSpecError::NoSuchRank { rank, n_ranks }.into()),
+            None if has_service && kills_at_triggers() => Err(FaultSpecError::OfService.into()),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! How a plan of faults is written.
+//! How a list of faults is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl FromStr for Faults {
         for clause in text.split(';').map(str::trim).filter(|clause| !clause.is_empty()) {
             match clause.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
                 Some(("seed", seed)) => {
-                    let wrong = || FaultPlanError::Seed(seed.to_owned());
+                    let wrong = || FaultSpecError::Seed(seed.to_owned());
                     plan.seed = seed.parse().map_err(|_| wrong())?;
                 }
                 _ => plan = plan.with(fault(clause)?)?,
@@ -32,23 +32,23 @@ impl FromStr for Faults {
     }
 }
 
-fn fault(clause: &str) -> Result<Fault, FaultPlanError> {
+fn fault(clause: &str) -> Result<Fault, FaultSpecError> {
     let (name, keys) = clause.split_once(':').unwrap_or((clause, ""));
     let kind = FaultKind::ALL.into_iter().find(|kind| kind.name() == name.trim());
-    let kind = kind.ok_or_else(|| FaultPlanError::Kind(name.trim().to_owned()))?;
+    let kind = kind.ok_or_else(|| FaultSpecError::Kind(name.trim().to_owned()))?;
     let mut when = None;
     let mut fault = Fault::at(kind, 1);
     let mut seen = Vec::new();
     for key in keys.split(',').map(str::trim).filter(|key| !key.is_empty()) {
-        let wrong = || FaultPlanError::Key(key.to_owned());
+        let wrong = || FaultSpecError::Key(key.to_owned());
         let (name, value) =
             key.split_once('=').map(|(name, value)| (name.trim(), value.trim())).ok_or_else(wrong)?;
         if seen.contains(&name) {
-            return Err(FaultPlanError::Twice(name.to_owned()));
+            return Err(FaultSpecError::Twice(name.to_owned()));
         }
         seen.push(name);
         match name {
-            "rank" => fault.rank = Some(value.parse().map_err(|_| FaultPlanError::Rank)?),
+            "rank" => fault.rank = Some(value.parse().map_err(|_| FaultSpecError::Rank)?),
             "at" if when.is_none() => when = Some(When::At(number(value)?)),
             "one_in" if when.is_none() => when = Some(When::OneIn(number(value)?)),
             "of" => fault.of = Some(value.to_owned()),
@@ -56,12 +56,12 @@ fn fault(clause: &str) -> Result<Fault, FaultPlanError> {
             _ => return Err(wrong()),
         }
     }
-    fault.when = when.ok_or(FaultPlanError::NoWhen(kind))?;
+    fault.when = when.ok_or(FaultSpecError::NoWhen(kind))?;
     Ok(fault)
 }
 
-fn number(text: &str) -> Result<u64, FaultPlanError> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| FaultPlanError::Number(text.to_owned()))
+fn number(text: &str) -> Result<u64, FaultSpecError> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| FaultSpecError::Number(text.to_owned()))
 }
 
 /// Units of time, the shorter names behind those that end with them.
@@ -106,7 +106,7 @@ impl fmt::Display for Fault {
 /// An error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FaultPlanError {
+pub enum FaultSpecError {
     /// No such fault.
     #[error("`{0}` is no fault")]
     Kind(String),
@@ -158,9 +158,9 @@ pub enum FaultPlanError {
     TooMany,
 }
 
-impl From<FaultPlanError> for Error {
-    fn from(fault: FaultPlanError) -> Self {
-        Self::FaultPlan { fault: Box::new(fault), expected: GRAMMAR }
+impl From<FaultSpecError> for Error {
+    fn from(fault: FaultSpecError) -> Self {
+        Self::FaultSpec { fault: Box::new(fault), expected: GRAMMAR }
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
             let error = text.parse::<Faults>().unwrap_err().to_string();
             assert_eq!(
                 error,
-                format!("plan of faults (--faults, SHMCCL_FAULTS): {told}; expected {GRAMMAR}"),
+                format!("list of faults (--faults, SHMCCL_FAULTS): {told}; expected {GRAMMAR}"),
                 "{text}"
             );
             assert!(!error.contains('\n'));

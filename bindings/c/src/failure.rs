@@ -88,7 +88,7 @@ fn code_of(error: &Error) -> shmcclResult_t {
         | Error::Misaligned { .. }
         | Error::Tuning { .. }
         | Error::Plan { .. }
-        | Error::FaultPlan { .. } => shmcclInvalidArgument,
+        | Error::FaultSpec { .. } => shmcclInvalidArgument,
         Error::UnsupportedAlgorithm { .. } | Error::UnsupportedOperator { .. } => shmcclUnsupported,
         Error::OutOfMemory { .. } => shmcclOutOfMemory,
         Error::Exhausted { .. } => shmcclExhausted,

@@ -101,7 +101,7 @@ names! {
     InvalidArgument UnsupportedAlgorithm UnsupportedOperator WrongCount InvalidRank OutOfRange Misaligned OutOfMemory Exhausted
     Unavailable NameInUse ResourceLimit Refused Layout Mismatch CallMismatch AlgorithmMismatch FailedElsewhere
     StreamFailed Panicked PeerLost Excluded ProxyLost Revoked Setting Tuning TuningMismatch Trace
-    NoMeeting RankTaken NoPlace FaultPlan FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled Plan;
+    NoMeeting RankTaken NoPlace FaultSpec FaultInjected Checkpoint Corrupted PutCorrupted DeviceFailed Cancelled Plan;
     Environment => "LaunchEnvironmentError"
     Interrupted => "LaunchInterruptedError"
     Os => "SystemCallError"

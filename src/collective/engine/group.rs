@@ -40,7 +40,7 @@ pub(crate) const MAX_CALLS: usize = 1 << 16;
 ///
 /// # Errors
 /// [`Error::Exhausted`] when there is no room.
-pub(crate) fn put<'a>(calls: &mut Vec<Call<'a>>, call: Call<'a>) -> Result<()> {
+pub(crate) fn push<'a>(calls: &mut Vec<Call<'a>>, call: Call<'a>) -> Result<()> {
     if calls.len() >= MAX_CALLS {
         return Err(Error::Exhausted { what: "places for calls in a group", limit: MAX_CALLS as u64 });
     }

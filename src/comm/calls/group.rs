@@ -247,6 +247,6 @@ impl<'b> Submit<'b> for OnGroup<'_, '_, 'b> {
         let call = request.check(rank, n_ranks)?;
         let member = self.group.comms.get_mut(self.joined.index).ok_or(ENDED)?;
         call.check_choice(member.comm.choice)?;
-        group::put(&mut member.calls, call)
+        group::push(&mut member.calls, call)
     }
 }

@@ -74,7 +74,7 @@ impl Submit<'static> for Starting {
     fn take(&mut self, request: Request<'static, '_>) -> Result<()> {
         let call = request.check(self.caller.rank, self.caller.n_ranks)?;
         call.check_choice(self.started.choice)?;
-        self.started.calls.put(call)
+        self.started.calls.push(call)
     }
 }
 

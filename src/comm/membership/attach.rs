@@ -188,7 +188,7 @@ pub(in crate::comm) struct Overrides {
 
 impl Overrides {
     /// # Errors
-    /// [`crate::Error::FaultPlan`], [`crate::Error::Setting`] for what the environment says.
+    /// [`crate::Error::FaultSpec`], [`crate::Error::Setting`] for what the environment says.
     pub(in crate::comm) fn of(options: &Options) -> Result<Self> {
         let checksums = options.checksums || checksums_from_env()?;
         let cores = options.cores.map_or_else(cores_from_env, |cores| Ok(Some(cores)))?;

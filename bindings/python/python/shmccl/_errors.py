@@ -164,8 +164,8 @@ class PlanError(Error, ValueError):
     """A file is no execution plan that can be run."""
 
 
-class FaultPlanError(Error, ValueError):
-    """A plan of faults cannot be used."""
+class FaultSpecError(Error, ValueError):
+    """A list of faults cannot be used."""
 
 
 class FaultInjectedError(Error):
@@ -203,6 +203,7 @@ class LaunchInterruptedError(Error):
 
 _LONGER = {
     "Environment": "LaunchEnvironmentError",
+    "FaultPlan": "FaultSpecError",
     "Interrupted": "LaunchInterruptedError",
     "Os": "SystemCallError",
     "Timeout": "WaitTimeoutError",

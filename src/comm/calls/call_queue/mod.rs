@@ -338,14 +338,14 @@ impl CallList {
     /// Adds `call`.
     ///
     /// # Errors
-    /// Fails as [`group::put`] does.
-    pub(super) fn put(&mut self, call: Call<'static>) -> Result<()> {
+    /// Fails as [`group::push`] does.
+    pub(super) fn push(&mut self, call: Call<'static>) -> Result<()> {
         if self.first.is_none() && self.several.is_empty() {
             self.first = Some(call);
             return Ok(());
         }
         self.several.extend(self.first.take());
-        group::put(&mut self.several, call)
+        group::push(&mut self.several, call)
     }
 
     /// Returns all calls.
