@@ -71,6 +71,8 @@
 //! | call | acquires what was done before it by |
 //! |---|---|
 //! | all_reduce, all_gather, reduce_scatter, all_to_all | all ranks |
+//! | scan | all ranks up to it |
+//! | exscan | all ranks before it; nobody, on the first rank, which may return first |
 //! | reduce, gather | all ranks, on the root; nobody, on the others |
 //! | broadcast, scatter | the root, on the others; nobody, on the root, which may return first |
 //! | all_to_all_v | each rank whose block for this one is not empty |

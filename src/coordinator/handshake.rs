@@ -23,7 +23,7 @@ use crate::error::Error;
 
 /// The version that both sides of a connection must have, and the number of the format of their
 /// messages.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.11");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+format.12");
 
 /// How the coordinator is named in errors.
 pub(super) const COORDINATOR: &str = "coordinator";
@@ -209,4 +209,33 @@ pub(super) fn connect(
     })?;
     let reply = greet(&stream, role, IoContext { operation: "greeting the coordinator", ..connecting })?;
     Ok((stream, reply))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Operation;
+    use crate::coordinator::call::DeviceCall;
+    use crate::reduce::{DataType, ReduceOp};
+
+    #[test]
+    fn a_message_that_is_written_otherwise_takes_another_number_of_the_format() {
+        let (comm, group) = (CommId::new(3), None);
+        let (send, recv) = (vec![4096, 4096], vec![8192, 8192]);
+        let (operation, data_type, op) = (Operation::AllReduce, DataType::F64, ReduceOp::Sum);
+        let call = DeviceCall { operation, data_type, op, root: 0, count: 5, send, recv };
+        let written = [
+            ClientRequest::GroupStart { comm, repeats: true },
+            ClientRequest::Execute { comm, group, call, devices: None },
+        ]
+        .map(|request| serde_json::to_string(&NumberedRequest { number: 1, request }).unwrap());
+        let call = r#"{"operation":"all_reduce","data_type":"f64","op":"sum","root":0,"count":5,"send":[4096,4096],"recv":[8192,8192]}"#;
+        let expected = [
+            r#"{"number":1,"request":{"group_start":{"comm":3,"repeats":true}}}"#.to_owned(),
+            format!(
+                r#"{{"number":1,"request":{{"execute":{{"comm":3,"group":null,"call":{call},"devices":null}}}}}}"#
+            ),
+        ];
+        assert_eq!((VERSION.split_once("+format.").unwrap().1, written), ("12", expected));
+    }
 }

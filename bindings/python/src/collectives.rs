@@ -5,11 +5,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use shmccl::collective::Operation;
-use shmccl::comm::{OwnedCall, Placement, RegisteredPlan};
+use shmccl::comm::{Placement, RegisteredPlan};
 use shmccl::reduce::DataType;
 use shmccl::{Error, MessageSelector, Rank, StatusHandle};
 
-use crate::call::{NOTHING, call};
+use crate::call::{NOTHING, UnsubmittedCall};
 use crate::comm::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
@@ -132,7 +132,7 @@ impl<'a, 'py> Asked<'a, 'py> {
         if operation.reduces() {
             call.op = Some(reduce_op(more.op, data_type)?);
         }
-        (call.call.root, call.call.plan) = (more.root, more.plan);
+        (call.root, call.plan) = (more.root, more.plan);
         self.issue(call, [send, recv])
         // The operands live until here.
     }
@@ -144,11 +144,14 @@ impl<'a, 'py> Asked<'a, 'py> {
         data_type: DataType,
         placement: Placement,
         are_apart: bool,
-    ) -> PyResult<OwnedCall> {
+    ) -> PyResult<UnsubmittedCall> {
         let shared = &self.comm.shared;
         // SAFETY: the operands of the caller hold the bytes until the call is done, or the objects
-        // are kept behind it. The program leaves them alone meanwhile, as the manual says.
-        unsafe { call(operation, data_type, placement, &shared.places, shared.rank, are_apart) }
+        // are kept behind it. The program leaves them alone from when it is submitted, as the
+        // manual says.
+        unsafe {
+            UnsubmittedCall::new(operation, data_type, placement, &shared.places, shared.rank, are_apart)
+        }
     }
 
     /// Makes one end of a message.
@@ -158,28 +161,28 @@ impl<'a, 'py> Asked<'a, 'py> {
         operand: &Operand<'py>,
         peer: Rank,
         tag: u32,
-    ) -> PyResult<OwnedCall> {
+    ) -> PyResult<UnsubmittedCall> {
         let placement = match operation {
             Operation::Send => Placement { send: operand.bytes(), recv: NOTHING },
             _ => Placement { send: NOTHING, recv: operand.bytes() },
         };
         let mut message = self.call(operation, operand.dtype.data_type(), placement, false)?;
-        (message.call.root, message.call.tag) = (peer, tag);
+        (message.root, message.tag) = (peer, tag);
         Ok(message)
     }
 
     /// Makes `call`, adds it to the open group, or enqueues it.
     #[inline]
-    fn issue(&self, call: OwnedCall, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
+    fn issue(&self, call: UnsubmittedCall, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
         let shared = &self.comm.shared;
         if self.stream.is_some() || group::is_open(shared) {
             return self.defer(call, objects);
         }
-        shared.with(self.py, |comm| call.submit(comm))
+        shared.with(self.py, |comm| call.submit(comm, &shared.places))
     }
 
     #[cold]
-    fn defer(&self, call: OwnedCall, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
+    fn defer(&self, call: UnsubmittedCall, objects: [Option<&Object<'py>>; 2]) -> PyResult<()> {
         let (py, shared) = (self.py, &self.comm.shared);
         let kept = objects.into_iter().flatten().map(keep).collect::<PyResult<Vec<_>>>()?;
         if group::is_open(shared) {
@@ -195,7 +198,7 @@ impl<'a, 'py> Asked<'a, 'py> {
             let (mut comm, mut stream) = (shared.turn()?, stream.turn()?);
             let (Some(comm), Some(stream)) = (comm.as_mut(), stream.as_mut()) else { return Ok(None) };
             let stream = stream.used_by(std::slice::from_ref(shared));
-            call.submit(&mut stream.on(comm)).map(Some)
+            call.submit(&mut stream.on(comm), &shared.places).map(Some)
         });
         stream.keep(py, kept)?;
         done?.ok_or_else(|| closed("communicator or stream"))

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use shmccl::Group;
-use shmccl::comm::OwnedCall;
 
+use crate::call::UnsubmittedCall;
 use crate::error::closed;
 use crate::interrupt::detached;
 use crate::shared::Shared;
@@ -17,7 +17,7 @@ use crate::stream::Stream;
 /// A call of an open group, and the objects whose bytes it uses.
 pub struct GroupedCall {
     /// The call.
-    pub call: OwnedCall,
+    pub call: UnsubmittedCall,
     /// Kept until it is done.
     pub kept: Vec<Py<PyAny>>,
 }
@@ -151,7 +151,7 @@ impl PyGroup {
         let stream = self.stream.as_ref().map(|stream| stream.get());
         let kept: Vec<_> =
             calls.iter().flatten().flat_map(|call| &call.kept).map(|it| it.clone_ref(py)).collect();
-        let calls: Vec<Vec<OwnedCall>> =
+        let calls: Vec<Vec<UnsubmittedCall>> =
             calls.into_iter().map(|calls| calls.into_iter().map(|grouped| grouped.call).collect()).collect();
         match stream {
             None => {
@@ -178,17 +178,17 @@ impl PyGroup {
     /// that is closed, or where `end` says so.
     fn run(
         &self,
-        calls: Vec<Vec<OwnedCall>>,
+        calls: Vec<Vec<UnsubmittedCall>>,
         end: impl FnOnce(Group<'_, 'static>) -> shmccl::Result<Option<()>>,
     ) -> shmccl::Result<Option<()>> {
         let turns = self.comms.iter().map(|shared| shared.turn());
         let mut locked = turns.collect::<shmccl::Result<Vec<_>>>()?;
         let mut group = Group::start();
-        for (comm, calls) in locked.iter_mut().zip(calls) {
+        for ((comm, calls), shared) in locked.iter_mut().zip(calls).zip(&self.comms) {
             let Some(comm) = comm.as_mut() else { return Ok(None) };
             let member = group.join(comm);
             for call in calls {
-                call.submit(&mut group.on(member))?;
+                call.submit(&mut group.on(member), &shared.places)?;
             }
         }
         end(group)

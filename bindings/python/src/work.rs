@@ -52,11 +52,12 @@ impl Work {
             return Err(PyValueError::new_err("no call of this communicator was made within start()"));
         }
         let (calls, kept): (Vec<_>, Vec<_>) = grouped.into_iter().map(|it| (it.call, it.kept)).unzip();
+        let places = &self.shared.places;
         let started = self.shared.with(py, |comm| {
             comm.start(
                 // No lock of the interpreter is needed: what is dropped without it is freed later.
                 move |_| drop(kept),
-                |taker| calls.into_iter().try_for_each(|call| call.submit(taker)),
+                |taker| calls.into_iter().try_for_each(|call| call.submit(taker, places)),
             )
         })?;
         // One block at a time, and none once it is set.

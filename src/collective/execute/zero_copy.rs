@@ -9,7 +9,9 @@
 //! to the outputs of others. Where these have read what they got the last time, that can take half
 //! as long (`shm/reduce/store.rs`).
 //!
-//! Elements are combined in the order of the members' numbers, by one member for all.
+//! Elements are combined in the order of the members' numbers, by one member for all. Prefixes are
+//! combined for the last member first. So a result in place replaces an input that no other result
+//! needs any more.
 
 use std::ops::Range;
 
@@ -118,8 +120,8 @@ fn reduce_share(members: &Members, call: &Call<'_>, receivers: Range<usize>) -> 
     Reduction { elements, most, input_at: 0, receivers, output_at: bytes.start }.run(members, call)
 }
 
-/// Prefixes are combined so many bytes at a time: those of all members fit into a second-level
-/// cache, where inputs stay until the last result is made of them.
+/// Prefixes are combined so many bytes at a time. Up to 64 members the inputs and results fit into
+/// a second-level cache, where inputs stay until the last result is made of them.
 const PREFIX_PIECE: u64 = 16 << 10;
 
 /// Combines this member's share of the inputs up to each member into the output of that.

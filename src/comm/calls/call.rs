@@ -44,7 +44,7 @@ pub struct CollectiveCall<'a, 'o> {
 /// ever.
 #[derive(Debug)]
 pub struct OwnedCall {
-    /// The call without what follows.
+    /// The call. Its operator, blocks and selection are those that follow.
     pub call: CollectiveCall<'static, 'static>,
     /// The operator of a reduction.
     pub op: Option<ReduceOp>,

@@ -35,7 +35,7 @@ impl MemoryRange {
     #[inline]
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
-        let (end, other_end) = (self.start + self.len, other.start + other.len);
+        let (end, other_end) = (self.start.saturating_add(self.len), other.start.saturating_add(other.len));
         self.len > 0 && other.len > 0 && self.start < other_end && other.start < end
     }
 }
@@ -77,11 +77,13 @@ impl Placement {
         n_ranks: u32,
     ) -> Result<bool, PartialOverlap> {
         let Self { send, recv } = self;
-        let is_block =
-            |block: MemoryRange, whole: MemoryRange| block.start == whole.start + rank.index() * block.len;
+        let is_block = |block: MemoryRange, whole: MemoryRange| {
+            block.start.checked_sub(whole.start) == rank.index().checked_mul(block.len)
+        };
         let n = n_ranks as usize;
         let (inputs, outputs) = operation.blocks(n_ranks.into());
         let (expected, fits) = match inputs.cmp(&outputs) {
+            _ if operation == Operation::AllToAllV => (Some(recv.len), send == recv),
             std::cmp::Ordering::Equal => (Some(send.len), send.start == recv.start),
             std::cmp::Ordering::Less => (send.len.checked_mul(n), is_block(send, recv)),
             std::cmp::Ordering::Greater => {
@@ -117,8 +119,7 @@ mod tests {
 
     #[test]
     fn one_buffer_or_the_block_of_this_rank_is_a_call_in_place() {
-        for operation in [Operation::AllReduce, Operation::AllToAll, Operation::RunPlan, Operation::AllToAllV]
-        {
+        for operation in [Operation::AllReduce, Operation::AllToAll, Operation::RunPlan, Operation::Scan] {
             assert_eq!(is_in_place(operation, (64, 24), (64, 24)), Ok(true));
             assert_eq!(
                 is_in_place(operation, (64, 24), (68, 24)),
@@ -129,6 +130,9 @@ mod tests {
                 Err(PartialOverlap { expected: Some(24) })
             );
         }
+        assert_eq!(is_in_place(Operation::AllToAllV, (64, 24), (64, 24)), Ok(true));
+        let overlapping = Err(PartialOverlap { expected: Some(12) });
+        assert_eq!(is_in_place(Operation::AllToAllV, (64, 24), (64, 12)), overlapping);
         for operation in [Operation::AllGather, Operation::Gather] {
             assert_eq!(is_in_place(operation, (72, 8), (64, 24)), Ok(true));
             assert_eq!(is_in_place(operation, (64, 8), (64, 24)), Err(PartialOverlap { expected: Some(24) }));

@@ -214,3 +214,10 @@ _BEFORE = _LONGER | {
     for name in tuple(vars())
     if name.endswith("Error") and name not in ("Error", *_LONGER.values())
 }
+
+
+def __getattr__(name):
+    """Finds a class by its name of before, as pickles have it."""
+    if name not in _BEFORE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals()[_BEFORE[name]]

@@ -14,8 +14,8 @@
 //! | 4 + slots 0..4 | that of the result that has taken its place | member k |
 //!
 //! The checksum of an input is that of the caller's buffer. The checksum of a result is that of the
-//! output of the member that made it, if it has one. Held against it are the bytes in the slot,
-//! before they are used.
+//! output of the member that made it, if it has one, and all get the same result; else that of the
+//! slot. Held against it are the bytes in the slot, before they are used.
 
 use super::slots::{Slots, StagedPiece};
 use super::{StagedCall, StagedPart, other_receivers, receivers};
