@@ -185,7 +185,9 @@ mod tests {
         assert_eq!(direct(Operation::Broadcast, 3, SHORT), "one_shot two_shot ring tree naive");
         assert_eq!(direct(Operation::Broadcast, 3, LONG), "two_shot ring tree naive");
         assert_eq!(distinct(Operation::AllReduce, TestChannel::Memory, 3, LONG), Algorithm::ALL);
-        assert_eq!(direct(Operation::Gather, 2, 8), "one_shot two_shot");
+        for operation in [Operation::Gather, Operation::Scan, Operation::ExScan] {
+            assert_eq!(direct(operation, 2, 8), "one_shot two_shot");
+        }
     }
 
     #[test]
@@ -197,7 +199,7 @@ mod tests {
             assert_eq!(proxied(Operation::ReduceScatter, 4), "one_shot ring halving_doubling");
             assert_eq!(proxied(Operation::Reduce, 3), "tree naive");
             assert_eq!(proxied(Operation::Broadcast, 3), "ring tree naive");
-            for operation in [Operation::AllToAll, Operation::Gather, Operation::Scatter] {
+            for operation in Algorithm::OPERATIONS.into_iter().skip(5) {
                 assert_eq!(proxied(operation, 3), "one_shot");
             }
         }

@@ -62,6 +62,8 @@ fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<Bl
         Operation::Gather | Operation::Reduce if !is_root => Vec::new(),
         Operation::Gather | Operation::AllGather => all.map(|writer| of(writer, 0, writer)).collect(),
         Operation::Reduce | Operation::AllReduce => all.map(|writer| of(writer, 0, 0)).collect(),
+        Operation::Scan => (0..reader + 1).map(|writer| of(writer, 0, 0)).collect(),
+        Operation::ExScan => (0..reader).map(|writer| of(writer, 0, 0)).collect(),
         Operation::ReduceScatter => all.map(|writer| of(writer, reader, 0)).collect(),
         _ => all.map(|writer| of(writer, reader, writer)).collect(),
     }

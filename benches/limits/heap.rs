@@ -3,8 +3,10 @@
 
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use shmccl::Result;
 use shmccl::collective::Operation;
+use shmccl::rank::MAX_RANKS;
 use shmccl::shm::{CopyKernel, Span};
 
 use crate::rank_buffers::{RankBuffers, SIZE, moving};
@@ -25,9 +27,21 @@ pub struct HeapLimit {
 enum HeapWork {
     /// Adds.
     Sum { kernel: SumKernel, sources: Vec<Span>, targets: Vec<Span> },
+    /// Adds for one rank after the other, a piece of all at a time.
+    Prefixes { kernel: SumKernel, prefixes: Vec<PrefixSum> },
     /// Copies each first to each second.
     Copies { kernel: CopyKernel, pairs: Vec<(Span, Span)> },
 }
+
+/// What is added for one rank.
+#[derive(Clone, Debug)]
+struct PrefixSum {
+    sources: Vec<Span>,
+    target: Span,
+}
+
+/// Bytes of each sum that are added before the next ones: those of all ranks stay in a cache.
+const PREFIX_PIECE: u64 = 16 << 10;
 
 impl HeapLimit {
     /// Returns the share of this rank, in every variant.
@@ -35,7 +49,20 @@ impl HeapLimit {
     /// # Errors
     /// Too little memory.
     pub fn all(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
-        if all.operation.reduces() { Self::sums(all) } else { Self::all_copies(all) }
+        match all.operation {
+            operation if operation.is_prefix() => Self::prefixes(all),
+            operation if operation.reduces() => Self::sums(all),
+            _ => Self::all_copies(all),
+        }
+    }
+
+    fn prefixes(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
+        let prefixes = all.prefixes()?;
+        let of = |kernel: SumKernel| Self {
+            name: format!("bare prefix sums, {}", kernel.name()),
+            work: HeapWork::Prefixes { kernel, prefixes: prefixes.clone() },
+        };
+        Ok(SumKernel::ALL.into_iter().filter(|kernel| kernel.is_supported()).map(of).collect())
     }
 
     fn sums(all: &RankBuffers<'_>) -> Result<Vec<Self>> {
@@ -80,12 +107,29 @@ impl HeapLimit {
         meet()?;
         match &self.work {
             HeapWork::Sum { kernel, sources, targets } => sum::add(*kernel, sources, targets)?,
+            HeapWork::Prefixes { kernel, prefixes } => add_prefixes(*kernel, prefixes)?,
             HeapWork::Copies { kernel, pairs } => {
                 pairs.iter().try_for_each(|(source, target)| source.copy_with(*kernel, target))?;
             }
         }
         meet()
     }
+}
+
+/// Adds up the first piece of all `prefixes`, then the next.
+fn add_prefixes(kernel: SumKernel, prefixes: &[PrefixSum]) -> Result<()> {
+    let len = prefixes.first().map_or(0, |prefix| prefix.target.len());
+    for at in (0..len.div_ceil(PREFIX_PIECE)).map(|number| number * PREFIX_PIECE) {
+        let piece = |span: &Span| span.part(at, PREFIX_PIECE.min(len - at));
+        for PrefixSum { sources, target } in prefixes {
+            let mut from = ArrayVec::<_, { MAX_RANKS as usize }>::new();
+            for source in sources {
+                from.push(piece(source)?);
+            }
+            sum::add(kernel, &from, std::slice::from_ref(&piece(target)?))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the name of a variant in which the root and the others differ.
@@ -145,6 +189,31 @@ impl RankBuffers<'_> {
             _ => vec![self.output(me, 0, len)?],
         };
         Ok((sources, targets))
+    }
+
+    /// Returns the sums of this rank's share for all ranks, in their order: each is what the rank
+    /// before got, and one input more. An exclusive one in place is added from the last rank on,
+    /// since a result replaces an input that later ranks need.
+    fn prefixes(&self) -> Result<Vec<PrefixSum>> {
+        let (start, len) = self.share(self.block * SIZE);
+        let input = |rank| self.input(rank, start, len);
+        let output = |rank| self.output(rank, start, len);
+        let is_in_place = input(0)?.start() == output(0)?.start();
+        let first = u32::from(self.operation == Operation::ExScan);
+        if first == 1 && is_in_place {
+            let sum = |rank| {
+                let sources = (0..rank).map(input).collect::<Result<_>>()?;
+                Ok(PrefixSum { sources, target: output(rank)? })
+            };
+            return (1..self.comm.n_ranks()).rev().map(sum).collect();
+        }
+        let of = |rank| {
+            let before = (rank > first).then(|| output(rank - 1)).transpose()?;
+            let sources = before.into_iter().chain([input(rank - first)?]).collect();
+            Ok(PrefixSum { sources, target: output(rank)? })
+        };
+        // In place the first rank has its result already.
+        (first.max(is_in_place.into())..self.comm.n_ranks()).map(of).collect()
     }
 
     /// Returns the copies of this rank. Where one rank has everything, all ranks help it, or all

@@ -177,7 +177,8 @@ pub(crate) struct OpenGroupArgs {
 pub(crate) struct CallArgs {
     /// The communicator
     pub(crate) comm: u64,
-    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather or scatter
+    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather, scatter, scan
+    /// or exscan
     #[arg(value_parser = parse_operation)]
     pub(crate) operation: Operation,
     /// Elements that a rank sends to each other rank, or receives from it

@@ -49,8 +49,8 @@ fn a_quick_run_writes_a_table_for_two_ranks_and_nothing_else() {
     assert!(!text(&output.stdout).is_empty());
     assert_eq!(names(&home), ["figures.json", "table.toml"]);
     let table = Table::read(&file).unwrap();
-    // Eight operations, two kinds of buffers.
-    assert_eq!(table.cases().len(), 16);
+    // Ten operations, two kinds of buffers.
+    assert_eq!(table.cases().len(), 20);
     assert!(table.cases().iter().all(|case| case.n_ranks == 2));
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let figures = report["figures"].as_array().unwrap();

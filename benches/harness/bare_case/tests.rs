@@ -74,6 +74,46 @@ fn slots_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_ta
     }
 }
 
+/// Operations by loops over the buffers of all ranks: elements that are wrong.
+fn wrong_by_shares(comm: &mut Communicator, operation: Operation, bytes: u64, in_place: bool) -> Result<u64> {
+    let buffers = CollectiveBuffers::alloc(comm, bytes, 0, 0)?;
+    let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
+    let spec = CaseSpec {
+        operation,
+        op: operation.reduces().then_some(ReduceOp::Sum),
+        root: Rank::new(1, comm.n_ranks())?,
+        layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
+        in_place,
+        check: true,
+    };
+    let (all, mut wrong) = (rank_buffers(comm, &spec, buffers)?, 0);
+    for limit in HeapLimit::all(&all)? {
+        let data = CaseData::<f32>::new(comm, spec.clone(), buffers, Memory::Heap)?;
+        let mut case = TimedCase::new(limit, data, &gathering, bytes);
+        case.slice(2, &mut Vec::new())?;
+        wrong += case.wrong();
+    }
+    Ok(wrong)
+}
+
+#[test]
+fn shares_of_all_buffers_bring_what_the_operations_promise_in_place_and_apart() {
+    for n_ranks in [2, 3, 5] {
+        launch_threads(n_ranks, &Options::default(), |comm| {
+            for operation in Algorithm::OPERATIONS {
+                for bytes in [4, 1000, 16 << 10, 150_004] {
+                    for in_place in [false, operation != Operation::AllToAll] {
+                        let wrong = wrong_by_shares(comm, operation, bytes, in_place)?;
+                        assert_eq!(wrong, 0, "{operation}, {bytes} among {n_ranks}");
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
 /// Sums of lengths around those of pieces, by the loop: elements that are wrong.
 fn wrong_by_staging(comm: &mut Communicator, bytes: u64, in_place: bool) -> Result<u64> {
     let buffers = CollectiveBuffers::alloc(comm, 0, 0, staging_len(bytes))?;

@@ -74,6 +74,12 @@ fn every_operation_gives_what_it_promises_on_any_memory_now_in_groups_and_on_str
 }
 
 #[test]
+fn each_rank_gets_what_the_ranks_up_to_it_or_before_it_have() {
+    let program = compiled("prefixes.c");
+    [1, 2, 3, 5].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));
+}
+
+#[test]
 fn wrong_arguments_are_told_and_change_nothing() {
     let program = compiled("arguments.c");
     [2, 3].into_iter().for_each(|n_ranks| run_as(n_ranks, &program));

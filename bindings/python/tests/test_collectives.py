@@ -91,6 +91,115 @@ def test_what_rank_r_gets_of_every_other_call():
     on_ranks(body)
 
 
+def prefix(values, op=np.add):
+    """What each rank gets by a scan, and by an exclusive one, of which the first gets nothing."""
+    upto = [op.reduce(values[: rank + 1]) for rank in range(len(values))]
+    return upto, [None, *upto[:-1]]
+
+
+def test_each_rank_gets_what_the_ranks_up_to_it_or_before_it_have():
+    def body(comm):
+        rank, n = comm.rank, comm.size
+        for name in TYPES:
+            for count in SIZES:
+                ranks = [(np.arange(count) % 7 + r).astype(name) for r in range(n)]
+                upto, before = prefix(ranks)
+                np.testing.assert_array_equal(comm.scan(ranks[rank]), upto[rank], err_msg=f"{name} {count}")
+                got, kept = comm.exscan(ranks[rank]), np.full(count, 9, name)
+                assert (got is None) == (rank == 0)
+                assert comm.exscan(ranks[rank], out=kept) is (kept if rank else None)
+                for result in [kept] if rank == 0 else [got, kept]:
+                    np.testing.assert_array_equal(result, np.full(count, 9, name) if rank == 0 else before[rank])
+                for call, expected in (comm.scan, upto[rank]), (comm.exscan, before[rank] if rank else ranks[0]):
+                    own = ranks[rank].copy()
+                    assert call(own, out=own) is (own if rank or call == comm.scan else None)
+                    np.testing.assert_array_equal(own, expected, err_msg=f"{name} {count} in place")
+
+    on_ranks(body)
+    on_ranks(body, 1)
+
+
+@pytest.mark.parametrize("op, combine", [("prod", np.multiply), ("min", np.minimum), ("max", np.maximum), ("bxor", np.bitwise_xor)])
+def test_prefixes_combine_as_they_are_told(op, combine):
+    def body(comm):
+        upto, before = prefix([np.array([5 - rank, rank + 2], "int32") for rank in range(comm.size)], combine)
+        own = np.array([5 - comm.rank, comm.rank + 2], "int32")
+        assert comm.scan(own, op).tolist() == upto[comm.rank].tolist()
+        got = comm.exscan(own, op)
+        assert got is None if comm.rank == 0 else got.tolist() == before[comm.rank].tolist()
+
+    on_ranks(body, 4)
+
+
+def test_prefixes_of_averages_factors_truth_values_short_floats_and_complex_numbers():
+    def body(comm):
+        rank = comm.rank
+        assert comm.scan(np.array([2.0 * rank]), "avg").tolist() == [float(rank)]
+        averaged = comm.exscan(np.array([2.0 * rank]), "avg")
+        assert averaged is None if rank == 0 else averaged.tolist() == [rank - 1.0]
+        assert comm.scan(np.array([1.0]), shmccl.PreMulSum(rank + 0.5)).tolist() == [[0.5, 2.0, 4.5][rank]]
+        assert comm.scan(np.array([rank == 1, False])).tolist() == [rank > 0, False]
+        assert comm.scan(np.array([1 + 2j * rank], "complex64")).tolist() == [[1, 2 + 2j, 3 + 6j][rank]]
+        for kind in ("float16", ml_dtypes.bfloat16):
+            own = np.array([1.5, rank], dtype=kind)
+            comm.scan(own, out=own)
+            assert own.astype(float).tolist() == [1.5 * (rank + 1), [0.0, 1.0, 3.0][rank]]
+        bits = np.array([1.5], dtype=ml_dtypes.bfloat16).view("uint16")
+        comm.scan(bits, out=bits, dtype="bfloat16")
+        assert bits.view(ml_dtypes.bfloat16).astype(float).tolist() == [1.5 * (rank + 1)]
+
+    on_ranks(body)
+
+
+def test_prefixes_of_heap_arrays_in_groups_on_streams_and_started():
+    def body(comm):
+        rank, n = comm.rank, comm.size
+        heap, result = comm.zeros(70_001, "int64"), comm.zeros(70_001, "int64")
+        heap.numpy()[:] = rank + 1
+        upto = (rank + 1) * (rank + 2) // 2
+        staged = comm.staged_bytes
+        comm.scan(heap, out=result)
+        assert (result.numpy() == upto).all()
+        comm.exscan(heap, out=heap)
+        assert (heap.numpy() == (upto - rank - 1 if rank else 1)).all() and comm.staged_bytes == staged
+        own, first, last = np.full(1000, rank + 1), np.full(1000, -1), np.empty(1000, int)
+        # The third call reads what the first one leaves.
+        with comm.group():
+            comm.scan(own, out=own)
+            comm.exscan(np.full(1000, rank + 1), out=first)
+            comm.all_reduce(own, "max", out=last)
+        assert (own == upto).all() and (first == (upto - rank - 1 if rank else -1)).all()
+        assert (last == n * (n + 1) // 2).all()
+        with comm.stream() as stream:
+            comm.scan(np.full(1000, 2), out=first, stream=stream)
+            comm.exscan(np.full(1000, 2), out=last, stream=stream)
+        assert (first == 2 * rank + 2).all() and (last == (2 * rank if rank else n * (n + 1) // 2)).all()
+        with comm.start() as work:
+            comm.scan(own, "max", out=own)
+        work.wait()
+        assert (own == upto).all()
+
+    on_ranks(body)
+
+
+def test_prefixes_refuse_outputs_of_other_lengths_and_types_and_no_input():
+    def body(comm):
+        x = np.ones(4)
+        for told, error, call in [
+            ("2 elements, expected 4", ValueError, lambda: comm.scan(x, out=x[:2])),
+            ("overlap", ValueError, lambda: comm.scan(x[:2], out=x[1:3])),
+            ("output of", ValueError, lambda: comm.scan(x, out=np.ones(4, "float32"))),
+            ("bxor", ValueError, lambda: comm.scan(x, "bxor")),
+        ]:
+            with pytest.raises(error, match=told):
+                call()
+        with pytest.raises(TypeError):
+            comm.exscan(None)
+        assert comm.scan(x)[0] == comm.rank + 1
+
+    on_ranks(body)
+
+
 def test_calls_in_place_use_this_ranks_block_of_the_longer_array():
     def body(comm):
         rank, n = comm.rank, comm.size

@@ -48,6 +48,32 @@ def test_calls_by_the_names_of_mpi4py():
     on_ranks(body)
 
 
+def test_prefix_reductions():
+    def body(comm):
+        comm = MPI.Comm(comm)
+        rank, own, got = comm.rank, np.array([comm.rank + 1, 10]), np.full(2, -1)
+        upto, before = [[1, 10], [3, 20], [6, 30]], [[-1, -1], [1, 10], [3, 20]]
+        comm.Scan(own, got)
+        assert got.tolist() == upto[rank]
+        got[:] = -1
+        comm.Exscan([own, MPI.LONG], [got, MPI.LONG], op=MPI.SUM)
+        assert got.tolist() == before[rank]
+        got = own.copy()
+        comm.Scan(MPI.IN_PLACE, got, op=MPI.MAX)
+        assert got.tolist() == own.tolist()
+        comm.Exscan(MPI.IN_PLACE, got)
+        assert got.tolist() == (before[rank] if rank else own.tolist())
+        comm.Exscan(own, got if rank else None, MPI.PROD)
+        assert got.tolist() == [[1, 10], [1, 10], [2, 100]][rank]
+        comm.Iscan(own, got, MPI.SUM).Wait()
+        assert got.tolist() == upto[rank]
+        requests = [comm.Iexscan(own, got), comm.Iscan(MPI.IN_PLACE, own)]
+        MPI.Request.Waitall(requests)
+        assert got.tolist() == (before[rank] if rank else upto[0]) and own.tolist() == upto[rank]
+
+    on_ranks(body)
+
+
 SPECS = [
     (lambda x: x, slice(0, 6)),
     (lambda x: [x], slice(0, 6)),
@@ -77,6 +103,7 @@ def move(comm, spec, moved):
     comm.Allreduce(spec(sent), spec(got), op=MPI.MAX)
     assert got.tolist() == expected.tolist()
     comm.Iallreduce(MPI.IN_PLACE, spec(sent), op=MPI.MIN).Wait()
+    comm.Iscan(MPI.IN_PLACE, spec(sent), op=MPI.MIN).Wait()
     assert sent.tolist() == list(range(6))
 
 

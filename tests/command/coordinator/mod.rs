@@ -16,6 +16,7 @@ mod garbage;
 mod growth;
 mod hangs;
 mod metrics;
+mod operations;
 mod orphans;
 mod pool;
 mod restarts;
