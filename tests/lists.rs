@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use shmccl::collective::Operation;
+use shmccl::comm::CollectiveCall;
 use shmccl::reduce::{DataType, ReduceOp};
 
 const HEADER: &str = "bindings/c/include/shmccl.h";
@@ -283,6 +284,8 @@ fn every_place_has_the_operations_of_the_engine() {
         (3, some(PERF_TESTS, names_after(&read(PERF_TESTS), "Self::"), &NOT_IN_PERF)),
         (0, some(TORCH, names_after(&shim, "shmccl"), &NOT_IN_TORCH)),
     ];
+    let missing = CALLS.iter().filter(|(call, _)| !CollectiveCall::OPERATIONS.contains(call));
+    failed.extend(missing.map(|(call, _)| format!("src/comm/calls/call.rs: {call} is missing")));
     let codes = c_enum(&header, "shmcclOperation_t");
     failed.extend((0..).zip(CALLS).filter_map(|(code, (_, names))| wrong_code(codes, names[0], code)));
     for (column, place) in places {

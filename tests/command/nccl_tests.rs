@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use regex::Regex;
 
-const OPERATIONS: [&str; 9] = [
+const OPERATIONS: [&str; 11] = [
     "all_reduce",
     "reduce",
     "broadcast",
@@ -17,6 +17,8 @@ const OPERATIONS: [&str; 9] = [
     "all_to_all_v",
     "gather",
     "scatter",
+    "scan",
+    "exscan",
 ];
 
 /// Ranks spin for each other: two jobs at a time would each wait for the other's time slices.
@@ -67,7 +69,7 @@ fn nccl_tests_line() -> Regex {
     .join("|");
     let operators = ["   sum", "  prod", "   max", "   min", "   avg", "mulsum", "  none"].join("|");
     let alternatives = [
-        r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|alltoallv|gather|scatter|sendrecv)_perf".to_owned(),
+        r"# Collective test (starting|concluded): (all_reduce|reduce|broadcast|all_gather|reduce_scatter|alltoall|alltoallv|gather|scatter|scan|exscan|sendrecv)_perf".to_owned(),
         r"# nThread \d+ nGpus \d+ minBytes \d+ maxBytes \d+ step: \d+\((factor|bytes)\) warmup iters: \d+ iters: \d+ agg iters: \d+ validation: \d+ graph: \d+".to_owned(),
         r"#".to_owned(),
         r"# Using devices".to_owned(),
@@ -98,7 +100,7 @@ fn every_line_of_every_operation_is_one_of_nccl_tests() {
             assert!(row[5].parse::<f64>().unwrap() > 0.0, "{row:?}");
         }
         let has_root = ["reduce", "broadcast", "gather", "scatter"].contains(&operation);
-        let reduces = operation.contains("reduce");
+        let reduces = operation.contains("reduce") || operation.contains("scan");
         assert_eq!(rows[0][4], if has_root { "0" } else { "-1" });
         let names_operator = reduces || operation == "sendrecv";
         assert_eq!(rows[0][3], if names_operator { "sum" } else { "none" });
@@ -140,6 +142,34 @@ fn blocks_of_several_lengths_come_out_right_in_both_places_wherever_they_are() {
         for row in rows(&lines) {
             assert_eq!((row[8].as_str(), row[12].as_str()), ("0", "0"), "{row:?}");
         }
+    }
+}
+
+#[test]
+fn prefixes_come_out_right_in_both_places_wherever_they_are_and_have_limits_of_their_own() {
+    for [ranks, channel, memory] in
+        [["2", "memory", "heap"], ["3", "memory", "ordinary"], ["3", "port", "heap"], ["4", "memory", "heap"]]
+    {
+        for operation in ["scan", "exscan"] {
+            let sizes = ["-b", "4", "-e", "1M", "-f", "64", "-n", "64", "-w", "0", "--json", "-"];
+            let flags = ["-g", ranks, "--channel", channel, "--memory", memory];
+            let output = perf(&[&[operation][..], &sizes, &flags].concat());
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let rows = report["rows"].as_array().unwrap();
+            assert_eq!(rows.len(), 8, "{report}");
+            for row in rows {
+                assert_eq!(row["wrong"], 0, "{row}");
+                if row["bytes"].as_u64().unwrap() > 64 << 10 {
+                    let limit = row["limit"].as_str().unwrap();
+                    assert!(limit.starts_with("bare prefix sums, "), "{limit}");
+                }
+            }
+        }
+    }
+    for words in [["exscan", "-d", "all", "-o", "sum"], ["scan", "-d", "double", "-o", "all"]] {
+        let size = ["-g", "3", "-b", "3K", "-e", "3K", "-n", "1", "-w", "0"];
+        let rows = rows(&table(&[&words[..], &size].concat()));
+        assert!(rows.len() > 5 && rows.iter().all(|row| row[8] == "0" && row[12] == "0"), "{rows:?}");
     }
 }
 

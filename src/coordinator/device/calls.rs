@@ -251,6 +251,34 @@ mod tests {
     }
 
     #[test]
+    fn prefixes_and_blocks_of_a_root_on_the_same_memory_are_done_in_order_and_taken_back() {
+        let before = |rank: usize| vec![u8::try_from(rank).unwrap() + 1; 90];
+        let on = |operation, send: u64, recv: u64| DeviceCall {
+            operation,
+            root: 1,
+            send: vec![MIN + send; 3],
+            recv: vec![MIN + recv; 3],
+            ..sum([0; 2], [0; 2])
+        };
+        let calls = [
+            on(Operation::Scan, 0, 30),
+            on(Operation::ExScan, 30, 0),
+            on(Operation::Gather, 0, 60),
+            on(Operation::Scatter, 60, 30),
+            on(Operation::Scan, 30, 30),
+        ];
+        let found = executed(3, before, &calls);
+        let places = |at: usize| found.iter().map(|[after, _]| after[at]).collect::<Vec<_>>();
+        // Rank 0 keeps what it has where all others get the prefix of 1, 3 and 6 before them.
+        assert_eq!(places(0), [1, 1, 4]);
+        assert_eq!(found[1][0][60..], [[1; 10], [1; 10], [4; 10]].concat());
+        assert_eq!(places(30), [1, 2, 6]);
+        for (rank, [_, taken_back]) in found.iter().enumerate() {
+            assert_eq!(*taken_back, before(rank));
+        }
+    }
+
+    #[test]
     fn what_only_one_device_passes_on_from_call_to_call_is_seen_by_all() {
         let before = |rank: usize| vec![u8::try_from(rank).unwrap() + 1; 400];
         // The second call begins on the second device amid what the first one has written.

@@ -112,3 +112,16 @@ fn prefixes_of_a_group_on_the_same_memory_are_done_one_after_the_other() {
     assert_eq!(devices.get(RECV, 3), [[1, 0, 0], [1, 1, 4], [6, 0, 0]]);
     assert_eq!(devices.get(SEND, 1), [[1], [1], [4]]);
 }
+
+#[test]
+fn operations_and_flags_that_devices_do_not_have_are_refused_with_those_that_they_have() {
+    let pool = Pool::start("refused-operations", 0);
+    let refused = pool.ctl("call 1 send -n 1 --send 0x1000");
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("gather, scatter, scan, exscan"), "{}", refused.stderr);
+    let refused = pool.ctl("call 1 scan -n 1 --root 1 --send 0x1000");
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("--root"), "{}", refused.stderr);
+    let help = pool.ctl("call --help").line();
+    assert!(help.contains("scan or exscan"), "{help}");
+}

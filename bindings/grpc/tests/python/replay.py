@@ -388,6 +388,26 @@ def joining(client):
     return made.comm, grown.devices, data
 
 
+def prefixes(client):
+    """Prefixes, and blocks of a root, in a group on the same memory."""
+    comm = client.pool.Init(v1.InitRequest(devices=3))
+    there = {"comm": comm.comm, "data_type": v1.INT16, "count": 1, "relative": True}
+    for rank, device in enumerate(comm.devices):
+        client.pool.Write(iter([v1.WriteRequest(device=device, address=MIN, data=struct.pack("<4h", rank + 1, -1, -1, -1))]))
+    group = client.pool.GroupStart(v1.GroupRequest(comm=comm.comm)).group
+    for collective, at, to in [(v1.SCAN, 0, 2), (v1.EXSCAN, 2, 0), (v1.GATHER, 0, 2), (v1.SCATTER, 2, 0)]:
+        assert client.pool.Call(v1.CallRequest(**there, collective=collective, root=2, send=[at], recv=[to], group=group)).queued
+    client.pool.GroupEnd(v1.GroupRequest(comm=comm.comm, group=group))
+    assert not client.pool.Status(v1.StatusRequest(comm=comm.comm, settled=True)).failure
+    read = [client.pool.Read(v1.ReadRequest(device=device, address=MIN, len=8)) for device in comm.devices]
+    found = [struct.unpack("<4h", b"".join(piece.data for piece in pieces)) for pieces in read]
+    assert found == [(1, 1, -1, -1), (1, 3, -1, -1), (4, 1, 1, 4)], found
+    with refused(Code.INVALID_ARGUMENT):
+        client.pool.Call(v1.CallRequest(
+            comm=comm.comm, collective=v1.SCAN, data_type=v1.COMPLEX64, op=v1.MAX, count=1, send=[MIN]))
+    client.pool.Destroy(v1.CommRequest(comm=comm.comm))
+
+
 def checkpoint(client):
     """Memory on disk and back, and a watch that sees the end."""
     comm, devices, data = joining(client)
@@ -469,6 +489,7 @@ def replay(shmccl, program, wanted, through=lambda address: address):
             "one_after_another": lambda: with_four(lambda _, client, at: one_after_another(client)),
             "in_vain": lambda: with_four(lambda strict, client, at: in_vain(client, strict)),
             "killed": lambda: killed(plain, restarting),
+            "prefixes": lambda: prefixes(plain),
             "checkpoint": lambda: checkpoint(plain),
             "removed": lambda: [removed(client) for client in (lax, shifted)],
             "eight_at_once": lambda: eight_at_once(front, DIALECTS),
