@@ -323,7 +323,7 @@ impl<T: TestElement> CaseData<T> {
         let whole = ExpectedBlock { start: 0, count: layout.recv(), first: 0 };
         let share = ExpectedBlock { first: me * layout.block, ..whole };
         let (pattern, root) = (&self.pattern, self.spec.root.get());
-        let result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
+        let mut result = Outputs { buffers: &self.buffers, copy: &mut self.copy };
         self.wrong += match self.spec.operation {
             Operation::ReduceScatter => result.mismatches(share, pattern.reduced(turn))?,
             operation if operation.reduces() => result.mismatches(whole, pattern.reduced(turn))?,
@@ -417,9 +417,8 @@ struct Outputs<'w, T> {
 impl<T: TestElement> Outputs<'_, T> {
     /// Counts the elements of `block` that differ from `expected`, which repeats.
     #[inline]
-    fn mismatches(self, block: ExpectedBlock, expected: &[T]) -> Result<u64> {
-        let start = usize::try_from(block.start).expect("within the output");
-        let mut wrong = 0;
+    fn mismatches(&mut self, block: ExpectedBlock, expected: &[T]) -> Result<u64> {
+        let (start, mut wrong) = (own(block.start), 0);
         for (at, part) in periods(block.first, block.count) {
             let found = match self.buffers {
                 // A copy of correct data would be one pass more than the results of MPI take.
@@ -442,7 +441,7 @@ impl<T: TestElement> Outputs<'_, T> {
     /// Counts the wrong elements of the output of rank `me`, which has a block from each rank. A
     /// block began in the input of its rank at `first`.
     fn mismatched_blocks<'p>(
-        self,
+        &mut self,
         layout: CaseLayout,
         me: u64,
         first: impl Fn(u32) -> u64,
@@ -456,8 +455,7 @@ impl<T: TestElement> Outputs<'_, T> {
         for rank in 0..u32::try_from(blocks).expect("a block for each rank") {
             let (start, count) = layout.part(me, rank.into());
             let block = ExpectedBlock { start, count, first: first(rank) };
-            let part = Outputs { buffers: self.buffers, copy: &mut *self.copy };
-            wrong += part.mismatches(block, expected(rank))?;
+            wrong += self.mismatches(block, expected(rank))?;
         }
         Ok(wrong)
     }
@@ -486,10 +484,8 @@ fn count_differing<T: TestElement>(found: &[T], expected: &[T]) -> u64 {
 /// part starts, and its range in the period.
 #[inline]
 fn periods(first: u64, count: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
-    let skipped =
-        if first == 0 { 0 } else { usize::try_from(first % PERIOD as u64).expect("less than a period") };
-    let count = usize::try_from(count).expect("elements in memory");
-    let (mut at, mut place) = (0, skipped);
+    let skipped = if first == 0 { 0 } else { own(first % PERIOD as u64) };
+    let (count, mut at, mut place) = (own(count), 0, skipped);
     std::iter::from_fn(move || {
         let len = (PERIOD - place).min(count - at);
         let part = (at, place..place + len);

@@ -5,7 +5,7 @@
 
 use crate::figures::three_digits;
 use crate::lines::RankPlacement;
-use crate::report::{CollectiveFigures, PerfRow};
+use crate::report::{CollectiveFigures, PerfRow, RowTimes};
 use crate::test::Test;
 
 /// The contents of the first lines.
@@ -61,18 +61,12 @@ pub struct Extras {
 impl TableHead {
     /// Writes everything above the rows.
     pub fn text(&self, placements: &[RankPlacement], machine: &MachineName, extras: Extras) -> String {
+        let Self { n_ranks, sizes: SizeRange { least, most, step, unit }, warmup, iters, check, .. } = self;
         let mut text = format!("# Collective test starting: {}_perf\n", self.test.nccl_tests_name());
         text += &format!(
-            "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: 1 \
-             validation: {} graph: 0\n#\n# Using devices\n",
-            self.n_ranks,
-            self.sizes.least,
-            self.sizes.most,
-            self.sizes.step,
-            self.sizes.unit,
-            self.warmup,
-            self.iters,
-            self.check
+            "# nThread 1 nGpus {n_ranks} minBytes {least} maxBytes {most} step: {step}({unit}) \
+             warmup iters: {warmup} iters: {iters} agg iters: 1 validation: {check} graph: 0\n\
+             #\n# Using devices\n"
         );
         for RankPlacement { rank, pid, core } in placements {
             text += &format!(
@@ -118,27 +112,20 @@ impl Extras {
 
     /// Writes our columns of one place.
     fn cells(self, row: &PerfRow) -> String {
-        let us = |ns: Option<f64>| ns.map_or_else(|| "N/A".to_owned(), |ns| time(ns).trim_start().to_owned());
+        let us = |ns| known(ns, |ns| time(ns).trim_start().to_owned());
+        let compared = |ns, ratio| [us(ns), known(ratio, three_digits)];
         let mut cells = Vec::new();
         if self.percentiles {
-            let columns: [fn(&PerfRow) -> Option<f64>; 4] = [
-                |row| row.times.min_ns,
-                |row| row.times.p50_ns,
-                |row| row.times.p99_ns,
-                |row| row.times.max_ns,
-            ];
-            cells.extend(columns.map(|of| us(of(row))));
+            let RowTimes { min_ns, p50_ns, p99_ns, max_ns, .. } = row.times;
+            cells.extend([min_ns, p50_ns, p99_ns, max_ns].map(us));
         }
         if self.bound {
-            cells.push(us(row.limit.p50_ns));
-            cells.push(row.limit.ratio.map_or_else(|| "N/A".to_owned(), three_digits));
+            cells.extend(compared(row.limit.p50_ns, row.limit.ratio));
         }
         if self.heap {
-            let figures = row.collective.as_ref();
-            cells.push(us(figures.and_then(|figures| figures.heap_p50_ns)));
-            cells.push(
-                figures.and_then(|figures| figures.heap_ratio).map_or_else(|| "N/A".to_owned(), three_digits),
-            );
+            let figures = row.collective.as_ref().map(|figures| (figures.heap_p50_ns, figures.heap_ratio));
+            let (p50_ns, ratio) = figures.unwrap_or_default();
+            cells.extend(compared(p50_ns, ratio));
         }
         cells.iter().map(|cell| format!("  {cell:>8}")).collect()
     }
@@ -162,7 +149,7 @@ pub fn row(apart: &PerfRow, in_place: &PerfRow, extras: Extras) -> String {
 
 fn place(row: &PerfRow) -> String {
     let (algbw, busbw) = row.collective.as_ref().map_or((0.0, 0.0), |figures| (figures.algbw, figures.busbw));
-    let wrong = row.wrong.map_or_else(|| "N/A".to_owned(), |wrong| general(wrong as f64));
+    let wrong = known(row.wrong, |wrong| general(wrong as f64));
     format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2}  {wrong:>5}", time(row.times.p50_ns.unwrap_or(0.0)))
 }
 
@@ -176,6 +163,11 @@ pub fn foot(test: &str, rows: &[PerfRow]) -> String {
         if wrong == 0 { "OK" } else { "FAILED" },
         general(mean)
     )
+}
+
+/// Writes a figure, or that there is none.
+fn known<T>(figure: Option<T>, write: impl FnOnce(T) -> String) -> String {
+    figure.map_or_else(|| "N/A".to_owned(), write)
 }
 
 /// Writes nanoseconds as microseconds: `%7.2f`, with fewer decimals for longer times.
@@ -208,7 +200,7 @@ fn general(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Memory, RowLimit, RowTimes};
+    use crate::report::{Memory, RowLimit};
 
     const PLAIN: Extras = Extras { percentiles: false, bound: false, heap: false };
 

@@ -204,12 +204,8 @@ pub fn interleave(
     effort: Effort,
 ) -> Result<Measured> {
     let run = take_turns(participants, contenders, 1, effort)?;
-    let comparisons = match limits {
-        [] => run.compare(0, |_| Vec::new()).into_iter().collect(),
-        limits => limits.iter().filter_map(|limit| run.compare(0, |all| limit.samples(all))).collect(),
-    };
     let wrong = contenders.iter().map(|contender| contender.wrong()).sum();
-    Ok(Measured { comparisons, operations: run.operations, wrong })
+    Ok(run.measured(0, limits, wrong))
 }
 
 /// A limit and its name.
@@ -266,12 +262,17 @@ impl Interleaved {
     /// Compares test number `test`, which found `wrong` elements wrong, with each contender from
     /// `first_limit` on.
     pub fn against_limits(&self, test: usize, first_limit: usize, wrong: u64) -> Measured {
-        let limits = first_limit..self.per_sample.len();
-        let comparisons = if limits.is_empty() {
-            self.compare(test, |_| Vec::new()).into_iter().collect()
-        } else {
-            let against = |limit: usize| self.compare(test, move |samples| samples[limit].clone());
-            limits.filter_map(against).collect()
+        let limits: Vec<_> = (first_limit..self.per_sample.len()).map(LimitRule::Of).collect();
+        self.measured(test, &limits, wrong)
+    }
+
+    /// Compares test number `test`, which found `wrong` elements wrong, with each of `limits`.
+    fn measured(&self, test: usize, limits: &[LimitRule], wrong: u64) -> Measured {
+        let comparisons = match limits {
+            [] => self.compare(test, |_| Vec::new()).into_iter().collect(),
+            limits => {
+                limits.iter().filter_map(|limit| self.compare(test, |all| limit.samples(all))).collect()
+            }
         };
         Measured { comparisons, operations: self.operations, wrong }
     }

@@ -87,14 +87,11 @@ pub fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
 /// Returns the factor from the bandwidth of an operation to that of the links that it keeps busy.
 pub fn bus_factor(operation: Operation, n_ranks: u32) -> f64 {
     let others = f64::from(n_ranks - 1) / f64::from(n_ranks);
+    let (send, recv) = blocks(operation, 2);
     match operation {
         Operation::AllReduce => 2.0 * others,
-        Operation::AllGather
-        | Operation::ReduceScatter
-        | Operation::AllToAll
-        | Operation::AllToAllV
-        | Operation::Gather
-        | Operation::Scatter => others,
+        // The block of a rank that stays there keeps no link busy.
+        _ if send.max(recv) > 1 => others,
         _ => 1.0,
     }
 }

@@ -215,41 +215,30 @@ macro_rules! integers {
 
 integers!(i8: 127, u8: 255, i16: 32767, u16: 65535, i32: 1 << 24, u32: 1 << 24, i64: 1 << 24, u64: 1 << 24);
 
-/// Types whose elements are computed as `f32`.
+/// Types whose elements are computed in floating point.
 macro_rules! floats {
-    ($($float:ty: $exact:expr, $from:expr);*) => {$(
+    ($($float:ty: $exact:expr, $computed:ty => $from:expr);*) => {$(
         impl TestElement for $float {
             const EXACT: u32 = $exact;
 
             fn of(whole: u32) -> Self {
-                $from(whole as f32)
+                $from(whole as $computed)
             }
 
             fn average(sum: u32, n: u32) -> Self {
-                $from(sum as f32 / n as f32)
+                $from(sum as $computed / n as $computed)
             }
         }
     )*};
 }
 
 floats! {
-    f32: 1 << 24, std::convert::identity;
-    f16: 2048, f16::from_f32;
-    bf16: 256, bf16::from_f32;
-    F8E4M3: 16, F8E4M3::from_f32;
-    F8E5M2: 8, F8E5M2::from_f32
-}
-
-impl TestElement for f64 {
-    const EXACT: u32 = 1 << 24;
-
-    fn of(whole: u32) -> Self {
-        Self::from(whole)
-    }
-
-    fn average(sum: u32, n: u32) -> Self {
-        Self::from(sum) / Self::from(n)
-    }
+    f32: 1 << 24, f32 => std::convert::identity;
+    f64: 1 << 24, f64 => std::convert::identity;
+    f16: 2048, f32 => f16::from_f32;
+    bf16: 256, f32 => bf16::from_f32;
+    F8E4M3: 16, f32 => F8E4M3::from_f32;
+    F8E5M2: 8, f32 => F8E5M2::from_f32
 }
 
 impl TestElement for Bool {
@@ -332,8 +321,7 @@ impl OneWordData {
     /// Returns the words of `rank` in `spec`, if every rank's input and output is one word.
     pub fn new<T: TestElement>(spec: &CaseSpec, pattern: &Pattern<T>, rank: u32) -> Option<Self> {
         let count = size_of::<u64>() / size_of::<T>();
-        let is_short = spec.layout.send() == count as u64 && spec.layout.recv() == count as u64;
-        let is_short = is_short && count > 0;
+        let is_short = count > 0 && [spec.layout.send(), spec.layout.recv()] == [count as u64; 2];
         if spec.operation != Operation::AllReduce || !is_short {
             return None;
         }

@@ -119,21 +119,22 @@ impl Slices {
             .filter(|(_, found)| **found == kind)
             .map(|(slice, _)| slice)
             .collect();
+        let spread = |of: fn(&Slice) -> Option<f64>| {
+            Spread::of(&mut chosen.iter().filter_map(|slice| of(slice)).collect::<Vec<_>>())
+        };
         let siblings = kinds.iter().filter(|found| **found == SliceKind::Siblings).count();
         Some(SliceComparison {
             kind,
             slices: chosen.len(),
             of: kinds.len(),
             sibling_share: share(siblings, kinds.len()),
-            probe_ns: median(&mut chosen.iter().map(|slice| slice.probe_ns).collect::<Vec<_>>())?,
-            p50_ns: Spread::of(
-                &mut chosen.iter().filter_map(|slice| median(&mut slice.samples.clone())).collect::<Vec<_>>(),
-            ),
+            probe_ns: spread(|slice| Some(slice.probe_ns))?.median,
+            p50_ns: spread(|slice| median(&mut slice.samples.clone())),
             test: pool(chosen.iter().map(|slice| slice.samples.as_slice()))?,
             limit: pool(chosen.iter().map(|slice| slice.limit.as_slice())),
-            ratio: Spread::of(&mut chosen.iter().filter_map(|slice| slice.ratio()).collect::<Vec<_>>()),
+            ratio: spread(Slice::ratio),
             per_sample: self.per_sample,
-            cpu_ns: Spread::of(&mut chosen.iter().filter_map(|slice| slice.cpu_ns).collect::<Vec<_>>()),
+            cpu_ns: spread(|slice| slice.cpu_ns),
         })
     }
 }

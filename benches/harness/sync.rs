@@ -55,12 +55,10 @@ impl RankPair {
 #[derive(Debug)]
 pub struct PairSync {
     leads: bool,
-    mine: CellRef<BareFlag>,
-    theirs: CellRef<BareFlag>,
+    flags: FlagEnd,
     number: Span,
     turn: u64,
     one_core: bool,
-    yields: bool,
 }
 
 impl PairSync {
@@ -73,18 +71,16 @@ impl PairSync {
         let number = Region::new(HeapOffset::new(region.offset.get() + 2 * FLAG), 8);
         Ok(Some(Self {
             leads: comm.rank() == pair.leader,
-            mine: comm.cell(comm.rank(), region.offset)?,
-            theirs: comm.cell(pair.peer_of(comm.rank()), region.offset)?,
+            flags: FlagEnd::new(comm, pair.peer_of(comm.rank()), region, true)?,
             number: comm.span(pair.leader, number)?,
             turn: 0,
             one_core: pair.one_core,
-            yields: true,
         }))
     }
 
     /// Sets whether something else may need the cores: a proxy, or more ranks. Waits then yield.
     pub fn set_yields(&mut self, yields: bool) {
-        self.yields = yields || self.one_core;
+        self.flags.yields = yields || self.one_core;
     }
 
     /// Returns whether this rank keeps the time.
@@ -95,34 +91,30 @@ impl PairSync {
     /// Waits for the other rank.
     pub fn meet(&mut self) {
         self.turn += 1;
-        self.theirs.set(self.turn);
-        if self.yields {
-            self.mine.spin_yielding(self.turn);
-        } else {
-            self.mine.spin(self.turn);
-        }
+        self.flags.set(self.turn);
+        self.flags.wait(self.turn);
     }
 
     /// Returns the leader's `value` on both ranks.
     pub fn share(&mut self, value: u64) -> u64 {
-        if self.leads {
+        self.share_of(self.leads, value)
+    }
+
+    /// Returns the other rank's `value` on the leader, and 0 on the other.
+    pub fn share_back(&mut self, value: u64) -> u64 {
+        let theirs = self.share_of(!self.leads, value);
+        if self.leads { theirs } else { 0 }
+    }
+
+    /// Returns on both ranks the `value` of the one that `tells` it.
+    fn share_of(&mut self, tells: bool, value: u64) -> u64 {
+        if tells {
             self.number.write(0, value).expect("allocated");
         }
         self.meet();
         let shared = self.number.read(0).expect("allocated");
         self.meet();
         shared
-    }
-
-    /// Returns the other rank's `value` on the leader, and 0 on the other.
-    pub fn share_back(&mut self, value: u64) -> u64 {
-        if !self.leads {
-            self.number.write(0, value).expect("allocated");
-        }
-        self.meet();
-        let theirs = if self.leads { self.number.read(0).expect("allocated") } else { 0 };
-        self.meet();
-        theirs
     }
 
     /// Measures the nanoseconds that a bare flag takes one way, on the leader. Ranks that share a
@@ -136,11 +128,11 @@ impl PairSync {
         for _ in 0..PROBE {
             self.turn += 1;
             if self.leads {
-                self.theirs.set(self.turn);
-                self.mine.spin(self.turn);
+                self.flags.set(self.turn);
+                self.flags.mine.spin(self.turn);
             } else {
-                self.mine.spin(self.turn);
-                self.theirs.set(self.turn);
+                self.flags.mine.spin(self.turn);
+                self.flags.set(self.turn);
             }
         }
         (now_ns() - start) as f64 / (2 * PROBE) as f64
@@ -159,6 +151,12 @@ pub struct FlagEnd {
 }
 
 impl FlagEnd {
+    /// Returns the end of this rank: `region` holds the flag of each of two ranks at its start.
+    fn new(comm: &Communicator, peer: Rank, region: Region, yields: bool) -> Result<Self> {
+        let [mine, theirs] = [comm.rank(), peer].map(|rank| comm.cell(rank, region.offset));
+        Ok(Self { mine: mine?, theirs: theirs?, yields })
+    }
+
     /// Sets the peer's flag to `number`.
     #[inline]
     pub fn set(&self, number: u64) {
@@ -240,9 +238,8 @@ pub fn zeroed(comm: &mut Communicator, len: u64) -> Result<Region> {
 /// # Errors
 /// No memory; ranks that do not come.
 pub fn flags(comm: &mut Communicator, one_core: bool) -> Result<FlagEnd> {
-    let Region { offset, .. } = zeroed(comm, FLAG)?;
-    let (mine, theirs) = (comm.cell(comm.rank(), offset)?, comm.cell(comm.right(), offset)?);
-    Ok(FlagEnd { mine, theirs, yields: one_core })
+    let region = zeroed(comm, FLAG)?;
+    FlagEnd::new(comm, comm.right(), region, one_core)
 }
 
 /// How one time is made of those of all ranks.

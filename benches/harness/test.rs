@@ -98,18 +98,8 @@ impl Test {
             Self::Overlap => "overlap",
             Self::TraceCost => "trace_cost",
             Self::P2p => "p2p",
-            Self::AllReduce => "all_reduce",
-            Self::Reduce => "reduce",
-            Self::Broadcast => "broadcast",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllToAll => "all_to_all",
-            Self::AllToAllV => "all_to_all_v",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::Scan => "scan",
-            Self::ExScan => "exscan",
             Self::SendRecv => "sendrecv",
+            _ => self.operation().expect("all others measure an operation").name(),
         }
     }
 

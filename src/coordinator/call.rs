@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::error::RequestError;
 use super::id::DeviceId;
-use crate::collective::Operation;
+use crate::collective::{Algorithm, Operation};
 use crate::heap::{DeviceMemory, MIN_ADDRESS};
 use crate::rank::MAX_RANKS;
 use crate::reduce::{DataType, ReduceOp, Reducer};
@@ -110,18 +110,7 @@ impl AddressRange {
 
 impl DeviceCall {
     /// The operations that can be called through the coordinator.
-    pub const OPERATIONS: [Operation; 10] = [
-        Operation::AllReduce,
-        Operation::Reduce,
-        Operation::Broadcast,
-        Operation::AllGather,
-        Operation::ReduceScatter,
-        Operation::AllToAll,
-        Operation::Gather,
-        Operation::Scatter,
-        Operation::Scan,
-        Operation::ExScan,
-    ];
+    pub const OPERATIONS: [Operation; 10] = Algorithm::OPERATIONS;
 
     /// Returns the bytes that `rank` of `n_ranks` reads and writes; `None` when they cannot be
     /// counted, or the call has no address for the rank.

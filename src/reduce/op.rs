@@ -118,6 +118,22 @@ impl ReduceOp {
         }
     }
 
+    /// Returns whether something is left to do to the elements when all are combined.
+    pub(crate) const fn has_last_step(&self) -> bool {
+        match self {
+            Self::Avg => true,
+            Self::Sum
+            | Self::Prod
+            | Self::Min
+            | Self::Max
+            | Self::BitAnd
+            | Self::BitOr
+            | Self::BitXor
+            | Self::PreMulSum(_)
+            | Self::Custom(_) => false,
+        }
+    }
+
     /// Returns whether elements `dtype` can be combined by it.
     ///
     /// Integers take all operators, and floats all but the bitwise ones. [`Bool`](super::Bool)

@@ -35,7 +35,8 @@ unsafe fn submit(comm: shmcclComm_t, stream: shmcclStream_t, call: &shmcclCall_t
 /// Names the call of a function.
 const fn call(
     operation: shmcclOperation_t,
-    (sendbuff, recvbuff): (*const c_void, *mut c_void),
+    sendbuff: *const c_void,
+    recvbuff: *mut c_void,
     count: usize,
     datatype: DataTypeCode,
 ) -> shmcclCall_t {
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn shmcclAllReduce(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { op, ..call(shmcclOpAllReduce, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { op, ..call(shmcclOpAllReduce, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn shmcclReduce(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { op, peer: root, ..call(shmcclOpReduce, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { op, peer: root, ..call(shmcclOpReduce, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn shmcclBroadcast(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { peer: root, ..call(shmcclOpBroadcast, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { peer: root, ..call(shmcclOpBroadcast, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn shmcclAllGather(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = call(shmcclOpAllGather, (sendbuff, recvbuff), sendcount, datatype);
+    let call = call(shmcclOpAllGather, sendbuff, recvbuff, sendcount, datatype);
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn shmcclReduceScatter(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { op, ..call(shmcclOpReduceScatter, (sendbuff, recvbuff), recvcount, datatype) };
+    let call = shmcclCall_t { op, ..call(shmcclOpReduceScatter, sendbuff, recvbuff, recvcount, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn shmcclScan(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { op, ..call(shmcclOpScan, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { op, ..call(shmcclOpScan, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn shmcclExscan(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { op, ..call(shmcclOpExscan, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { op, ..call(shmcclOpExscan, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -196,7 +197,7 @@ pub unsafe extern "C" fn shmcclAlltoAll(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = call(shmcclOpAlltoAll, (sendbuff, recvbuff), count, datatype);
+    let call = call(shmcclOpAlltoAll, sendbuff, recvbuff, count, datatype);
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn shmcclGather(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { peer: root, ..call(shmcclOpGather, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { peer: root, ..call(shmcclOpGather, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -236,7 +237,7 @@ pub unsafe extern "C" fn shmcclScatter(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { peer: root, ..call(shmcclOpScatter, (sendbuff, recvbuff), count, datatype) };
+    let call = shmcclCall_t { peer: root, ..call(shmcclOpScatter, sendbuff, recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -265,7 +266,7 @@ pub unsafe extern "C" fn shmcclAlltoAllv(
         sdispls,
         recvcounts,
         rdispls,
-        ..call(shmcclOpAlltoAllv, (sendbuff, recvbuff), 0, datatype)
+        ..call(shmcclOpAlltoAllv, sendbuff, recvbuff, 0, datatype)
     };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
@@ -286,7 +287,7 @@ pub unsafe extern "C" fn shmcclSend(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { peer, ..call(shmcclOpSend, (sendbuff, std::ptr::null_mut()), count, datatype) };
+    let call = shmcclCall_t { peer, ..call(shmcclOpSend, sendbuff, std::ptr::null_mut(), count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }
@@ -304,7 +305,7 @@ pub unsafe extern "C" fn shmcclRecv(
     comm: shmcclComm_t,
     stream: shmcclStream_t,
 ) -> shmcclResult_t {
-    let call = shmcclCall_t { peer, ..call(shmcclOpRecv, (std::ptr::null(), recvbuff), count, datatype) };
+    let call = shmcclCall_t { peer, ..call(shmcclOpRecv, std::ptr::null(), recvbuff, count, datatype) };
     // SAFETY: the caller's duties are the same.
     unsafe { submit(comm, stream, &call) }
 }

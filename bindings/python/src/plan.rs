@@ -113,21 +113,21 @@ impl PyProgram {
 
     fn channel(
         &self,
-        (rank, peer): (usize, usize),
+        rank: usize,
+        peer: usize,
         open: fn(&mut CollectiveProgram, usize, usize) -> ChannelEnd,
     ) -> PyResult<PlanChannel> {
         let (rank, peer) = (self.rank(rank)?, self.rank(peer)?);
-        Ok(PlanChannel {
-            program: Arc::clone(&self.identity),
-            it: open(&mut lock(&self.program), rank, peer),
-        })
+        let it = open(&mut lock(&self.program), rank, peer);
+        Ok(PlanChannel { program: Arc::clone(&self.identity), it })
     }
 
     fn transfer(
         &self,
         py: Python<'_>,
         block: &Block,
-        (source, target): (&PyChunks, &PyChunks),
+        source: &PyChunks,
+        target: &PyChunks,
         add: fn(&mut CollectiveProgram, BlockId, Chunks, Chunks) -> Result<(), BuildError>,
     ) -> PyResult<()> {
         let block = block.of(self)?;
@@ -137,7 +137,8 @@ impl PyProgram {
     fn synchronise(
         &self,
         py: Python<'_>,
-        (block, channel): (&Block, &PlanChannel),
+        block: &Block,
+        channel: &PlanChannel,
         add: fn(&mut CollectiveProgram, BlockId, ChannelEnd) -> Result<(), BuildError>,
     ) -> PyResult<()> {
         let (block, channel) = (block.of(self)?, channel.of(self)?);
@@ -241,12 +242,12 @@ impl PyProgram {
     /// Opens the next memory channel from a rank to a peer. It pairs with the peer's next one to
     /// the rank.
     fn memory_channel(&self, rank: usize, peer: usize) -> PyResult<PlanChannel> {
-        self.channel((rank, peer), CollectiveProgram::memory_channel)
+        self.channel(rank, peer, CollectiveProgram::memory_channel)
     }
 
     /// Opens the next port channel from a rank to a peer.
     fn port_channel(&self, rank: usize, peer: usize) -> PyResult<PlanChannel> {
-        self.channel((rank, peer), CollectiveProgram::port_channel)
+        self.channel(rank, peer, CollectiveProgram::port_channel)
     }
 
     /// Joins a buffer of several ranks, as `rank` sees it: "input", "output" or "scratch". The
@@ -271,17 +272,17 @@ impl PyProgram {
 
     /// Copies within a rank.
     fn copy(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        self.transfer(py, block, (source, target), CollectiveProgram::copy)
+        self.transfer(py, block, source, target, CollectiveProgram::copy)
     }
 
     /// Copies from a peer.
     fn get(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        self.transfer(py, block, (source, target), CollectiveProgram::get)
+        self.transfer(py, block, source, target, CollectiveProgram::get)
     }
 
     /// Copies to a peer.
     fn put(&self, py: Python<'_>, block: &Block, source: &PyChunks, target: &PyChunks) -> PyResult<()> {
-        self.transfer(py, block, (source, target), CollectiveProgram::put)
+        self.transfer(py, block, source, target, CollectiveProgram::put)
     }
 
     /// Hands a copy to the proxy, with a signal behind it. With `flush`, waits until it is done.
@@ -320,7 +321,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        self.transfer(py, block, (source, target), CollectiveProgram::put_packets)
+        self.transfer(py, block, source, target, CollectiveProgram::put_packets)
     }
 
     /// Makes packets of plain chunks in the own scratch.
@@ -331,7 +332,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        self.transfer(py, block, (source, target), CollectiveProgram::copy_to_packets)
+        self.transfer(py, block, source, target, CollectiveProgram::copy_to_packets)
     }
 
     /// Waits for packets in the own scratch, and writes their payload.
@@ -342,7 +343,7 @@ impl PyProgram {
         source: &PyChunks,
         target: &PyChunks,
     ) -> PyResult<()> {
-        self.transfer(py, block, (source, target), CollectiveProgram::unpack_packets)
+        self.transfer(py, block, source, target, CollectiveProgram::unpack_packets)
     }
 
     /// Waits for packets in the own scratch, and sends them into peers' scratch.
@@ -389,27 +390,27 @@ impl PyProgram {
 
     /// Signals the peer of a channel, behind all that the block has done.
     fn signal(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), CollectiveProgram::signal)
+        self.synchronise(py, block, channel, CollectiveProgram::signal)
     }
 
     /// Waits for a signal of the peer.
     fn wait(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), CollectiveProgram::wait)
+        self.synchronise(py, block, channel, CollectiveProgram::wait)
     }
 
     /// Signals the peer without an order of data: that the own buffers are ready.
     fn relaxed_signal(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), CollectiveProgram::relaxed_signal)
+        self.synchronise(py, block, channel, CollectiveProgram::relaxed_signal)
     }
 
     /// Waits for a signal of the peer, without an order of data.
     fn relaxed_wait(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), CollectiveProgram::relaxed_wait)
+        self.synchronise(py, block, channel, CollectiveProgram::relaxed_wait)
     }
 
     /// Waits until all that was handed to the proxy on a channel is done.
     fn flush(&self, py: Python<'_>, block: &Block, channel: &PlanChannel) -> PyResult<()> {
-        self.synchronise(py, (block, channel), CollectiveProgram::flush)
+        self.synchronise(py, block, channel, CollectiveProgram::flush)
     }
 
     /// Releases a semaphore, behind all that the block has done.

@@ -240,6 +240,15 @@ impl Operation {
         }
     }
 
+    /// Returns which block of an input is for `member`.
+    #[inline]
+    pub(crate) const fn block_for(self, member: usize) -> usize {
+        match self.sides().0 {
+            Side::Blocks | Side::RootBlocks => member,
+            _ => 0,
+        }
+    }
+
     /// Returns how many inputs `rank` of `n_ranks` combines; one, where it combines none.
     #[inline]
     pub(crate) fn n_combined(self, rank: Rank, n_ranks: u32) -> u32 {

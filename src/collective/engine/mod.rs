@@ -176,7 +176,7 @@ impl Engine {
         if *taken != expected {
             members.board.report_choice(proposal.signature.with_choice(*taken));
         }
-        let done = execute::run(strategy.execution, members, (pipework, runners), call, proposal.signature);
+        let done = execute::run(strategy.execution, members, pipework, runners, call, proposal.signature);
         drop(attempt);
         members.board.conclude(done)
     }

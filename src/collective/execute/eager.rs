@@ -212,12 +212,7 @@ pub(crate) fn contributors(members: &Members, call: &Call<'_>) -> Range<usize> {
 /// Returns how many bytes of each input precede the block that is for this member.
 #[inline]
 pub(crate) fn skipped(members: &Members, call: &Call<'_>) -> Result<u64> {
-    match call.operation {
-        Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => {
-            Ok(members.me() as u64 * call.block_len()?)
-        }
-        _ => Ok(0),
-    }
+    Ok(call.operation.block_for(members.me()) as u64 * call.block_len()?)
 }
 
 impl Call<'_> {

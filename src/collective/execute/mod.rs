@@ -33,7 +33,8 @@ use staged::StagedCall;
 pub(crate) fn run(
     execution: Execution<'_>,
     members: &mut Members,
-    (pipework, runners): (&mut Pipework, &mut [PlanRunner]),
+    pipework: &mut Pipework,
+    runners: &mut [PlanRunner],
     call: &mut Call<'_>,
     signature: CallSignature,
 ) -> Result<()> {

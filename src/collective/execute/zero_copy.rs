@@ -45,7 +45,7 @@ pub(crate) fn run(members: &Members, call: &Call<'_>) -> Result<()> {
 fn work(members: &Members, call: &Call<'_>) -> Result<()> {
     let block = call.block_len()?;
     let (me, n) = (members.me(), members.n_members());
-    let mine = me as u64 * block;
+    let (mine, sent_to_me) = (me as u64 * block, call.operation.block_for(me) as u64 * block);
     let gets = !matches!(call.output, Output::None);
     match call.operation {
         operation if operation.is_prefix() => reduce_prefixes(members, call),
@@ -57,15 +57,13 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
             Reduction { elements, most: call.count, input_at: mine, receivers, output_at: 0 }
                 .run(members, call)
         }
-        Operation::Broadcast if gets => transfer(members, call, at(call.root, 0), at(me, 0), block),
-        Operation::AllGather => each_from(me, n).try_for_each(|member| {
-            transfer(members, call, at(member, 0), at(me, member as u64 * block), block)
-        }),
-        Operation::AllToAll => each_from(me, n).try_for_each(|member| {
-            transfer(members, call, at(member, mine), at(me, member as u64 * block), block)
+        Operation::Broadcast | Operation::Scatter if gets => {
+            transfer(members, call, at(call.root, sent_to_me), at(me, 0), block)
+        }
+        Operation::AllGather | Operation::AllToAll => each_from(me, n).try_for_each(|member| {
+            transfer(members, call, at(member, sent_to_me), at(me, member as u64 * block), block)
         }),
         Operation::Gather => transfer(members, call, at(me, 0), at(call.root, mine), block),
-        Operation::Scatter if gets => transfer(members, call, at(call.root, mine), at(me, 0), block),
         _ => Ok(()),
     }
 }

@@ -41,11 +41,10 @@ pub(crate) struct InPlaceBlock<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaitingFragment {
     pub(super) number: u64,
+    /// Where it is in this member's heap.
     pub(super) at: HeapOffset,
     /// Where the elements are, or [`HERE`](super::state::HERE).
     pub(super) place: u64,
-    /// How many bytes have to be given before the fragment may be opened.
-    pub(super) needed: u64,
 }
 
 impl<'a> InPlaceBlock<'a> {
@@ -84,11 +83,12 @@ impl<'a> InPlaceBlock<'a> {
         self.kept.get().is_some()
     }
 
-    /// Says whether `fragment` may be opened; otherwise keeps it.
-    pub(super) fn admits(&self, message: WaitingFragment) -> bool {
-        let is_given = self.was_copied_out(message.needed);
+    /// Says whether `fragment` may be opened, which the first `needed` bytes have to be given for;
+    /// otherwise keeps it.
+    pub(super) fn admits(&self, fragment: WaitingFragment, needed: u64) -> bool {
+        let is_given = self.was_copied_out(needed);
         if !is_given {
-            self.kept.set(Some(message));
+            self.kept.set(Some(fragment));
         }
         is_given
     }
@@ -103,17 +103,14 @@ mod tests {
         let mut bytes = [1_u8, 2, 3];
         let in_place = InPlaceBlock::new(Output::Memory(&mut bytes));
         assert!(in_place.kept().is_none());
-        let message = WaitingFragment { number: 7, at: HeapOffset::new(64), place: 0, needed: 2 };
+        let fragment = WaitingFragment { number: 7, at: HeapOffset::new(64), place: 0 };
         for copied_out in [0, 1] {
             in_place.count_copied_out(copied_out);
-            assert!(!in_place.admits(message));
-            assert_eq!(
-                in_place.kept().map(|kept| (kept.number, kept.at, kept.needed)),
-                Some((7, message.at, 2))
-            );
+            assert!(!in_place.admits(fragment, 2));
+            assert_eq!(in_place.kept(), Some(fragment));
         }
         in_place.count_copied_out(2);
-        assert!(in_place.admits(message) && in_place.kept().is_none());
+        assert!(in_place.admits(fragment, 2) && in_place.kept().is_none());
     }
 
     #[test]

@@ -27,13 +27,11 @@ impl MessageState {
                 Front::Nothing => {}
                 front => return Ok(front == Front::Other),
             }
-            let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(false) };
-            L::arrived(pipes, self.arrival(number), at)?;
-            let Front::Own(place) = self.place(pipes.members, number, at)? else {
-                pipes.keep_signal(self.peer);
-                return Ok(true);
+            let fragment = match self.take_fragment(pipes)? {
+                Front::Own(fragment) => fragment,
+                front => return Ok(front == Front::Other),
             };
-            self.open(output, pipes, (number, at), place)?;
+            self.open(output, pipes, fragment)?;
             pipes.give_back(self.peer);
         }
         Ok(false)
@@ -56,36 +54,44 @@ impl MessageState {
                 Front::Nothing => {}
                 front => return Ok(front == Front::Other),
             }
-            let fragment = match self.take_signal_over(in_place, pipes)? {
+            let fragment = match self.take_fragment_over(in_place, pipes)? {
                 Front::Own(fragment) => fragment,
                 front => return Ok(front == Front::Other),
             };
             let block = &mut *in_place.block().borrow_mut();
-            self.open(block, pipes, (fragment.number, fragment.at), fragment.place)?;
+            self.open(block, pipes, fragment)?;
             pipes.give_back(self.peer);
         }
         Ok(false)
     }
 
     /// Returns the next fragment, if its signal was found and what it is copied over was given.
-    fn take_signal_over<L: Link>(
+    fn take_fragment_over<L: Link>(
         &self,
         in_place: &InPlaceBlock<'_>,
         pipes: &mut Pipes<'_, L>,
     ) -> Result<Front<WaitingFragment>> {
         let fragment = match in_place.kept() {
             Some(kept) => kept,
-            None => {
-                let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(Front::Nothing) };
-                L::arrived(pipes, self.arrival(number), at)?;
-                let Front::Own(place) = self.place(pipes.members, number, at)? else {
-                    pipes.keep_signal(self.peer);
-                    return Ok(Front::Other);
-                };
-                WaitingFragment { number, at, place, needed: self.needed(pipes.members, place) }
-            }
+            None => match self.take_fragment(pipes)? {
+                Front::Own(fragment) => fragment,
+                front => return Ok(front),
+            },
         };
-        Ok(if in_place.admits(fragment) { Front::Own(fragment) } else { Front::Nothing })
+        let needed = self.needed(pipes.members, fragment.place);
+        Ok(if in_place.admits(fragment, needed) { Front::Own(fragment) } else { Front::Nothing })
+    }
+
+    /// Returns the next fragment, if its signal was found.
+    #[inline]
+    fn take_fragment<L: Link>(&self, pipes: &mut Pipes<'_, L>) -> Result<Front<WaitingFragment>> {
+        let Some((number, at)) = pipes.take_signal(self.peer) else { return Ok(Front::Nothing) };
+        L::arrived(pipes, self.arrival(number), at)?;
+        let Front::Own(place) = self.place(pipes.members, number, at)? else {
+            pipes.keep_signal(self.peer);
+            return Ok(Front::Other);
+        };
+        Ok(Front::Own(WaitingFragment { number, at, place }))
     }
 
     /// Returns what has to be given before a fragment with elements at `place` may be opened.
@@ -100,17 +106,15 @@ impl MessageState {
         FragmentArrival { operation: self.operation, member: self.peer, number }
     }
 
-    /// Takes what is in the fragment numbered `number`, at `at` of this member's heap, whose
-    /// elements are at `place`.
+    /// Takes what is in `fragment`.
     #[inline]
     fn open<L: Link>(
         &mut self,
         output: &mut Output<'_>,
         pipes: &Pipes<'_, L>,
-        (number, at): (u64, HeapOffset),
-        place: u64,
+        fragment: WaitingFragment,
     ) -> Result<()> {
-        let members = pipes.members;
+        let (members, WaitingFragment { number, at, place }) = (pipes.members, fragment);
         if place == HERE {
             let len = (self.len - self.moved).min(capacity(members));
             let source = Region::new(shifted(at, body_at(self.len)), len);

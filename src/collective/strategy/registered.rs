@@ -152,11 +152,11 @@ impl PlanEntry {
     /// combines pairs and takes no last step.
     fn combines_as(&self, call: &Call<'_>) -> bool {
         let Some(reducer) = &call.reducer else { return self.operators.is_empty() };
-        let is = |op: ReduceOp| op.plain_code() == Some(reducer.code());
+        let plain = ReduceOp::PLAIN.into_iter().find(|op| op.plain_code() == Some(reducer.code()));
         self.operators.iter().all(|operator| match operator {
-            Operator::Sum => reducer.is_plain() && !is(ReduceOp::Avg),
-            Operator::Min => is(ReduceOp::Min),
-            Operator::Max => is(ReduceOp::Max),
+            Operator::Sum => plain.as_ref().is_some_and(|op| !op.has_last_step()),
+            Operator::Min => plain == Some(ReduceOp::Min),
+            Operator::Max => plain == Some(ReduceOp::Max),
         })
     }
 

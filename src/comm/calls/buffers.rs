@@ -6,7 +6,7 @@ use std::num::NonZero;
 
 use bytemuck::Pod;
 
-use crate::collective::{CallBlock, Input, Output};
+use crate::collective::{BlockLayout, CallBlock, Input, Output};
 use crate::error::{Error, Result};
 use crate::heap::{ArenaBuffer, DeviceBuffer, HeapOffset, Region};
 use crate::reduce::{DataType, Element};
@@ -347,13 +347,10 @@ pub(super) fn check_apart(blocks: &[CallBlock]) -> Result<()> {
     }
 }
 
-/// Refuses blocks that are `sent` and overlap some that are `received`, in heap buffers with
-/// elements of `size` bytes. The block from a rank may be the very one that goes to it.
-pub(super) fn check_distinct(
-    (source, sent): (Region, &[CallBlock]),
-    (target, received): (Region, &[CallBlock]),
-    size: u64,
-) -> Result<()> {
+/// Refuses blocks that are sent from `source` and overlap some that are received into `target`.
+/// Both are heap buffers with elements of `size` bytes. The block from a rank may be the very one
+/// that goes to it.
+pub(super) fn check_distinct(source: Region, target: Region, layout: &BlockLayout, size: u64) -> Result<()> {
     if !source.overlaps(target) {
         return Ok(());
     }
@@ -363,7 +360,7 @@ pub(super) fn check_distinct(
         };
         blocks.iter().map(region).collect()
     };
-    let (sources, targets) = (places(source, sent), places(target, received));
+    let (sources, targets) = (places(source, &layout.sent), places(target, &layout.received));
     let is_hit = |&rank: &usize| {
         let place = sources[rank];
         let mut hit = targets.iter().enumerate().filter(|(_, target)| place.overlaps(**target));
@@ -372,7 +369,7 @@ pub(super) fn check_distinct(
     match (0..sources.len()).find(is_hit) {
         Some(rank) => Err(Error::InvalidArgument {
             name: "the displacement of a block that is sent",
-            value: sent[rank].at,
+            value: layout.sent[rank].at,
             expected: "a block apart from all received ones, or the very block that comes from that rank",
         }),
         None => Ok(()),
@@ -412,7 +409,8 @@ mod tests {
         let region = |offset, len| Region::new(HeapOffset::new(offset), len);
         let check = |target: u64, sent: CallBlock, received: CallBlock| {
             let none = CallBlock { at: 0, count: 0 };
-            check_distinct((region(128, 40), &[sent, none]), (region(target, 40), &[none, received]), 4)
+            let layout = BlockLayout { sent: vec![sent, none], received: vec![none, received] };
+            check_distinct(region(128, 40), region(target, 40), &layout, 4)
         };
         for target in [80, 88, 168, 200] {
             assert!(check(target, block(0, 10), block(0, 10)).is_ok(), "buffers that touch at {target}");
@@ -432,7 +430,8 @@ mod tests {
         let block = |at, count| CallBlock { at, count };
         let region = |offset, len| Region::new(HeapOffset::new(offset), len);
         let check = |target: u64, sent: [CallBlock; 2], received: [CallBlock; 2]| {
-            check_distinct((region(128, 40), &sent), (region(target, 40), &received), 4)
+            let layout = BlockLayout { sent: sent.to_vec(), received: received.to_vec() };
+            check_distinct(region(128, 40), region(target, 40), &layout, 4)
         };
         let blocks = [block(0, 4), block(4, 6)];
         assert!(check(128, blocks, blocks).is_ok());

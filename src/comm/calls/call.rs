@@ -267,8 +267,7 @@ fn exchange<'a, 'o>(
             };
             check_apart(&layout.received)?;
             if let (Send::Heap(source, _), Recv::Heap(target, _)) = (&send.0, &recv.0) {
-                let (sent, received) = ((*source, &layout.sent[..]), (*target, &layout.received[..]));
-                check_distinct(sent, received, data_type.size() as u64)?;
+                check_distinct(*source, *target, &layout, data_type.size() as u64)?;
             }
             (layout, send.input(), recv.output())
         }

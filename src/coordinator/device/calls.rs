@@ -50,7 +50,7 @@ pub(super) fn execute(
     let (mut rest, mut overwritten) = (calls, Vec::new());
     while !rest.is_empty() {
         let (now, later) = rest.split_at(apart(rest, n_ranks));
-        let done = execute_apart(comm, memory, (now, &inputs), &mut overwritten);
+        let done = execute_apart(comm, memory, now, &inputs, &mut overwritten);
         if let Err(error) = done {
             take_back(&overwritten, memory)?;
             return Err(error);
@@ -81,13 +81,14 @@ fn apart(calls: &[DeviceCall], n_ranks: usize) -> usize {
 fn execute_apart(
     comm: &mut Communicator,
     memory: &DeviceMemory,
-    (calls, inputs): (&[DeviceCall], &[Operand]),
+    calls: &[DeviceCall],
+    inputs: &[Operand],
     overwritten: &mut Vec<Overwritten>,
 ) -> Result<()> {
     let (rank, n_ranks, arena) = (comm.rank().index(), comm.n_ranks(), comm.arena());
     let mut operands = calls
         .iter()
-        .map(|call| fetch(call, (memory, &arena), rank, n_ranks as usize))
+        .map(|call| fetch(call, memory, &arena, rank, n_ranks as usize))
         .collect::<Result<Vec<_>>>()?;
     let mut group = Group::start();
     let joined = group.join(comm);
@@ -107,7 +108,7 @@ fn execute_apart(
     for Operands { input, sent, output, received } in operands {
         let Operand { address, len } = received;
         if inputs.iter().any(|input| input.overlaps(received)) {
-            let copy = if sent == received { input } else { copy_of(received, (memory, &arena))? };
+            let copy = if sent == received { input } else { copy_of(received, memory, &arena)? };
             overwritten.push(Overwritten { address, len, copy });
         }
         output.store(memory, address, len)?;
@@ -115,7 +116,7 @@ fn execute_apart(
     Ok(())
 }
 
-fn copy_of(operand: Operand, (memory, arena): (&DeviceMemory, &Arena)) -> Result<OperandCopy> {
+fn copy_of(operand: Operand, memory: &DeviceMemory, arena: &Arena) -> Result<OperandCopy> {
     let mut copy = OperandCopy::new(arena, operand.len)?;
     copy.fetch(memory, operand.address, operand.len)?;
     Ok(copy)
@@ -150,12 +151,13 @@ fn operands(
 
 fn fetch(
     call: &DeviceCall,
-    (memory, arena): (&DeviceMemory, &Arena),
+    memory: &DeviceMemory,
+    arena: &Arena,
     rank: usize,
     n_ranks: usize,
 ) -> Result<Operands> {
     let (sent, received) = operands(call, memory, rank, n_ranks)?;
-    let input = copy_of(sent, (memory, arena))?;
+    let input = copy_of(sent, memory, arena)?;
     Ok(Operands { input, sent, output: OperandCopy::new(arena, received.len)?, received })
 }
 

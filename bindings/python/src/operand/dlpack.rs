@@ -23,7 +23,8 @@ impl Tensor {
     #[inline]
     pub unsafe fn operand<'py>(
         &self,
-        (kind, copy): (&str, &str),
+        kind: &str,
+        copy: &str,
         access: Access,
         asked: AskedType,
     ) -> PyResult<Operand<'py>> {
@@ -67,7 +68,7 @@ pub fn operand<'py>(
         return Err(read_only());
     }
     // SAFETY: the capsule keeps such a structure until it is dropped.
-    let operand = unsafe { tensor.as_ref().operand(("an array", "copy it first"), access, asked) }?;
+    let operand = unsafe { tensor.as_ref().operand("an array", "copy it first", access, asked) }?;
     Ok(Some(Operand { _capsule: Some(lent), ..operand }))
 }
 

@@ -103,7 +103,7 @@ fn lent<'py>(
     // SAFETY: it was filled in.
     let tensor = unsafe { tensor.assume_init_ref() };
     // SAFETY: it points to extents that the tensor keeps.
-    let operand = unsafe { tensor.operand(("a tensor", "pass tensor.contiguous()"), access, asked) }?;
+    let operand = unsafe { tensor.operand("a tensor", "pass tensor.contiguous()", access, asked) }?;
     // What torch puts off to the reading of a tensor is said nowhere else. Parts of a complex one
     // lie apart, but for a single element.
     let may_be_put_off = tensor.is_complex() || operand.len <= usize::from(tensor.bits) / 8;

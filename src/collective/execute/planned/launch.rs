@@ -123,8 +123,7 @@ impl<'a> Launch<'a> {
             return Ok(false);
         }
         let before = task.done;
-        let is_done =
-            mover.go_on(code, transfer, transfer.extent(task.cursor.iteration()), &mut task.done)?;
+        let is_done = mover.go_on(code, transfer, task.cursor.iteration(), &mut task.done)?;
         let goes_on = is_done || task.done > before;
         if is_done {
             task.finish_step(code);
@@ -168,7 +167,7 @@ impl<'a> Launch<'a> {
             StepAction::Move(_) => Ok(false),
             StepAction::Await(transfer) => {
                 let task = &mut self.tasks[block];
-                mover.go_on(code, &transfer, transfer.extent(task.cursor.iteration()), &mut task.done)
+                mover.go_on(code, &transfer, task.cursor.iteration(), &mut task.done)
             }
             StepAction::Push { transfer, .. } => {
                 let (first, len) = transfer.extent(self.tasks[block].cursor.iteration());

@@ -48,7 +48,7 @@ pub(super) struct Mover<'a> {
 type Found<'a> = (&'a Span, u64);
 
 impl<'a> Mover<'a> {
-    /// Goes on with an `extent` of a transfer, of which `done` bytes are done, as far as packets
+    /// Goes on with an `iteration` of a transfer, of which `done` bytes are done, as far as packets
     /// have come. Returns whether it is complete.
     ///
     /// # Errors
@@ -58,9 +58,10 @@ impl<'a> Mover<'a> {
         &self,
         code: &BlockCode,
         transfer: &BlockTransfer,
-        (first, bytes): (usize, usize),
+        iteration: usize,
         done: &mut usize,
     ) -> Result<bool> {
+        let (first, bytes) = transfer.extent(iteration);
         let (sources, targets) = (code.sources(transfer), code.targets(transfer));
         let has_packets = sources.iter().chain(targets).any(|operand| operand.form == Form::Packets);
         let most = if has_packets { PACKET_PIECE } else { PIECE };

@@ -37,6 +37,26 @@ enum SlotWord {
     Result,
 }
 
+/// The words of a part, one for each slot.
+#[derive(Clone, Copy)]
+struct PartWords {
+    /// The member that stages the part.
+    owner: usize,
+    /// The number of the part among those that it stages.
+    index: usize,
+    kind: SlotWord,
+}
+
+impl PartWords {
+    /// Returns the member that writes them.
+    fn writer(self) -> usize {
+        match self.kind {
+            SlotWord::Staged => self.owner,
+            SlotWord::Result => self.index,
+        }
+    }
+}
+
 /// Has faults strike what this member has written to `region` of the heap of `member`.
 fn damage(members: &Members, member: usize, region: Region) {
     let place = HeapPlace { rank: members.ranks()[member], offset: region.offset };
@@ -74,17 +94,11 @@ impl Slots {
         }
         let (at, len) = (part.block * call.block_len()? + part.start(), part.len());
         let crc = call.source(members.view(), at, len)?.crc32c(0, len)?;
-        self.tell(members, (members.me(), index), (part.piece, SlotWord::Staged), crc)
+        self.tell(members, PartWords { owner: members.me(), index, kind: SlotWord::Staged }, part.piece, crc)
     }
 
-    fn tell(
-        &self,
-        members: &Members,
-        (owner, index): (usize, usize),
-        (piece, kind): (StagedPiece, SlotWord),
-        crc: u32,
-    ) -> Result<()> {
-        plain::store(&checks(members, owner, index)?[self.word(piece, kind)], checksum::told(crc));
+    fn tell(&self, members: &Members, words: PartWords, piece: StagedPiece, crc: u32) -> Result<()> {
+        plain::store(&checks(members, words)?[self.word(piece, words.kind)], checksum::told(crc));
         Ok(())
     }
 
@@ -112,7 +126,7 @@ impl StagedCall {
         part: &StagedPart,
         index: usize,
     ) -> Result<()> {
-        self.check(members, call, (member, index, member), (part, SlotWord::Staged))
+        self.check(members, call, PartWords { owner: member, index, kind: SlotWord::Staged }, part)
     }
 
     /// Holds `part` of what all others have staged for this member against what it was.
@@ -138,7 +152,8 @@ impl StagedCall {
             };
             for receiver in other_receivers(members, call) {
                 let crc = own.map_or_else(|| self.crc_of_slot(members, receiver, part), Ok)?;
-                self.slots.tell(members, (receiver, members.me()), (part.piece, SlotWord::Result), crc)?;
+                let words = PartWords { owner: receiver, index: members.me(), kind: SlotWord::Result };
+                self.slots.tell(members, words, part.piece, crc)?;
             }
         }
         let receivers = other_receivers(members, call);
@@ -158,7 +173,8 @@ impl StagedCall {
         }
         others(members).try_for_each(|member| {
             let part = StagedPart::new(piece, 0, self.slots.share(members, member, piece));
-            self.check(members, call, (members.me(), member, member), (&part, SlotWord::Result))
+            let words = PartWords { owner: members.me(), index: member, kind: SlotWord::Result };
+            self.check(members, call, words, &part)
         })
     }
 
@@ -179,21 +195,15 @@ impl StagedCall {
         self.slots.tell_shares(members, call, next)
     }
 
-    /// Holds `part` in the staging area of `owner` against its word, that of number `index`, which
-    /// `writer` has written.
-    fn check(
-        &self,
-        members: &Members,
-        call: &Call<'_>,
-        (owner, index, writer): (usize, usize, usize),
-        (part, kind): (&StagedPart, SlotWord),
-    ) -> Result<()> {
+    /// Holds `part`, as it is staged, against its word of `words`.
+    fn check(&self, members: &Members, call: &Call<'_>, words: PartWords, part: &StagedPart) -> Result<()> {
         if part.len() == 0 || !members.checksums {
             return Ok(());
         }
-        let told = plain::load(&checks(members, owner, index)?[self.slots.word(part.piece, kind)]);
-        let from = FragmentArrival { operation: call.operation, member: writer, number: part.piece.number };
-        checksum::compare(members, from, told, self.crc_of_slot(members, owner, part)?)
+        let (operation, member, number) = (call.operation, words.writer(), part.piece.number);
+        let told = plain::load(&checks(members, words)?[self.slots.word(part.piece, words.kind)]);
+        let from = FragmentArrival { operation, member, number };
+        checksum::compare(members, from, told, self.crc_of_slot(members, words.owner, part)?)
     }
 
     fn crc_of_slot(&self, members: &Members, member: usize, part: &StagedPart) -> Result<u32> {
@@ -202,9 +212,9 @@ impl StagedCall {
     }
 }
 
-/// Returns the words of part number `index` of what `member` stages.
-fn checks(members: &Members, member: usize, index: usize) -> Result<CellSlice<AtomicU64>> {
-    members.cells(member, members.layout().staged_checks(index as u64), PARTS as u64)
+/// Returns all words of the part that has `words`.
+fn checks(members: &Members, words: PartWords) -> Result<CellSlice<AtomicU64>> {
+    members.cells(words.owner, members.layout().staged_checks(words.index as u64), PARTS as u64)
 }
 
 fn others(members: &Members) -> impl Iterator<Item = usize> {

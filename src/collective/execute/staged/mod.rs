@@ -48,7 +48,7 @@ use crate::collective::rendezvous::members::{Members, PerMember, fill};
 use crate::collective::strategy::Prestaged;
 use crate::error::Result;
 use crate::heap::Region;
-use crate::reduce::{Reducer, Source, SourcePlace, Target};
+use crate::reduce::{Source, SourcePlace, Target};
 use crate::shm::{CacheHint, Span};
 use slots::{Slots, StagedPiece};
 pub(crate) use staging::prestage;
@@ -71,13 +71,6 @@ struct StagedPart {
     piece: StagedPiece,
     block: u64,
     bytes: Range<u64>,
-}
-
-/// What is combined into prefixes.
-struct Combined<'a> {
-    operation: Operation,
-    reducer: Reducer,
-    part: &'a StagedPart,
 }
 
 impl StagedPart {
@@ -201,7 +194,7 @@ impl StagedCall {
         call: &mut Call<'_>,
         piece: StagedPiece,
     ) -> Result<()> {
-        let (me, n) = (members.me(), members.n_members());
+        let me = members.me();
         match call.operation {
             operation if operation.combines_a_block() => {
                 let part = StagedPart::new(piece, 0, self.slots.share(members, me, piece));
@@ -210,12 +203,9 @@ impl StagedCall {
             Operation::ReduceScatter => {
                 self.reduce::<WATCHED>(members, call, &StagedPart::new(piece, me as u64, 0..piece.len))
             }
-            Operation::Broadcast => self.take::<WATCHED>(members, call, piece, (call.root, 0), 0),
-            Operation::Scatter => self.take::<WATCHED>(members, call, piece, (call.root, me), 0),
-            operation => (0..n).try_for_each(|member| {
-                let block = if operation == Operation::AllToAll { me } else { 0 };
-                self.take::<WATCHED>(members, call, piece, (member, block), member)
-            }),
+            operation => operation
+                .sources(me, call.root, members.n_members())
+                .try_for_each(|member| self.take::<WATCHED>(members, call, piece, member)),
         }
     }
 
@@ -236,50 +226,22 @@ impl StagedCall {
     /// on, since a result replaces an input that members before it have no part of.
     fn combine_prefixes(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
         let (view, at, len) = (members.view(), part.start(), part.len());
+        let (operation, n) = (call.operation, members.n_members());
         let reducer = call.reducer.clone().expect("an operation that reduces has a reducer");
-        let combined = Combined { operation: call.operation, reducer, part };
         receivers(members, call).rev().try_for_each(|receiver| {
-            if receiver != members.me() {
-                let (span, offset) = self.staged(members, receiver, part)?;
-                let target = Target::Shared(span, offset);
-                return self.combine_prefix(
-                    members,
-                    &combined,
-                    call.source(view, at, len)?,
-                    receiver,
-                    target,
-                );
-            }
-            let own = call.input.place(view, at, len)?;
-            match call.output.target(view, at, len)? {
-                Some(target) => self.combine_prefix(members, &combined, own, receiver, target),
-                None => Ok(()),
-            }
+            let (own, target) = if receiver == members.me() {
+                (call.input.place(view, at, len)?, call.output.target(view, at, len)?)
+            } else {
+                (call.source(view, at, len)?, Some(self.target(members, receiver, part)?))
+            };
+            let Some(target) = target else { return Ok(()) };
+            let (contributors, mut sources) = (operation.sources(receiver, 0, n), PerMember::new());
+            let n_combined = contributors.len();
+            fill(&mut sources, contributors.map(|member| self.source(members, member, part, own)))?;
+            let scalars = self.scalars.get(..n_combined).unwrap_or_default();
+            let count = len / self.slots.size;
+            reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)
         })
-    }
-
-    /// Combines `part` of the inputs up to `receiver`, `own` of this member, into `target`.
-    fn combine_prefix(
-        &self,
-        members: &Members,
-        combined: &Combined<'_>,
-        own: SourcePlace<'_>,
-        receiver: usize,
-        target: Target<'_>,
-    ) -> Result<()> {
-        let contributors = combined.operation.sources(receiver, 0, members.n_members());
-        let (n_combined, mut sources) = (contributors.len(), PerMember::new());
-        let source = |member| {
-            if member == members.me() {
-                return Ok(Source::fresh(own));
-            }
-            let (span, offset) = self.staged(members, member, combined.part)?;
-            Ok(Source::fresh(SourcePlace::Shared(span, offset)))
-        };
-        fill(&mut sources, contributors.map(source))?;
-        let scalars = self.scalars.get(..n_combined).unwrap_or_default();
-        let count = combined.part.len() / self.slots.size;
-        combined.reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)
     }
 
     /// Combines `part` of all inputs, this member's own where it lies, into its output, which comes
@@ -287,22 +249,12 @@ impl StagedCall {
     fn combine_for_all(&self, members: &Members, call: &mut Call<'_>, part: &StagedPart) -> Result<()> {
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
         let (view, len) = (members.view(), part.len());
-        let input_at = part.block * call.block_len()? + part.start();
-        let source = |member| {
-            if member == members.me() {
-                return call.input.place(view, input_at, len).map(Source::fresh);
-            }
-            let (span, offset) = self.staged(members, member, part)?;
-            Ok(Source::fresh(SourcePlace::Shared(span, offset)))
-        };
-        fill(&mut sources, (0..members.n_members()).map(source))?;
+        let own = call.input.place(view, part.block * call.block_len()? + part.start(), len)?;
+        let everyone = 0..members.n_members();
+        fill(&mut sources, everyone.map(|member| self.source(members, member, part, own)))?;
         let receivers = other_receivers(members, call);
         targets.extend(call.output.target(view, part.start(), len)?);
-        let target = |member| {
-            let (span, offset) = self.staged(members, member, part)?;
-            Ok(Target::Shared(span, offset))
-        };
-        fill(&mut targets, receivers.map(target))?;
+        fill(&mut targets, receivers.map(|member| self.target(members, member, part)))?;
         let reducer = call.reducer.as_ref().expect("an operation that reduces has a reducer");
         let count = len / self.slots.size;
         if self.cache_hint == CacheHint::Bypass && targets.len() > 1 {
@@ -311,24 +263,48 @@ impl StagedCall {
         reducer.combine_scaled(&self.scalars, &sources, &mut targets, count)
     }
 
+    /// Returns `part` of the input of `member`: `own` where that is this member, and otherwise what
+    /// is staged.
+    fn source<'a>(
+        &self,
+        members: &'a Members,
+        member: usize,
+        part: &StagedPart,
+        own: SourcePlace<'a>,
+    ) -> Result<Source<'a>> {
+        if member == members.me() {
+            return Ok(Source::fresh(own));
+        }
+        let (span, offset) = self.staged(members, member, part)?;
+        Ok(Source::fresh(SourcePlace::Shared(span, offset)))
+    }
+
+    /// Returns the place of a result over what `member` has staged.
+    fn target<'a>(&self, members: &'a Members, member: usize, part: &StagedPart) -> Result<Target<'a>> {
+        let (span, offset) = self.staged(members, member, part)?;
+        Ok(Target::Shared(span, offset))
+    }
+
     /// Returns the heap in which `part` of the input of `member` is staged, and where.
     fn staged<'a>(&self, members: &'a Members, member: usize, part: &StagedPart) -> Result<(&'a Span, u64)> {
         let region = self.slot(members, member, part);
         Ok((members.heap_of(member, region)?, region.offset.get()))
     }
 
-    /// Copies block `block` of what `member` has staged to block `to` of this member's output, if
-    /// it has one. A member takes its own where that lies.
+    /// Copies the block of what `member` has staged that is for this member to the block of its
+    /// output that is for `member`, if it has one. A member takes its own where that lies.
     fn take<const WATCHED: bool>(
         &self,
         members: &Members,
         call: &mut Call<'_>,
         piece: StagedPiece,
-        (member, block): (usize, usize),
-        to: usize,
+        member: usize,
     ) -> Result<()> {
+        let block = call.operation.block_for(members.me());
+        let has_block_of_each = call.operation.blocks(members.n_members() as u64).1 > 1;
+        let to = if has_block_of_each { member as u64 } else { 0 };
         let part = StagedPart::new(piece, block as u64, 0..piece.len);
-        let at = to as u64 * call.block_len()? + piece.start;
+        let at = to * call.block_len()? + piece.start;
         if member == members.me() {
             let input_at = part.block * call.block_len()? + piece.start;
             return call.keep(members.view(), input_at, at, piece.len);
