@@ -277,7 +277,7 @@ impl<T: TestElement> CaseData<T> {
         comm.submit(CollectiveCall {
             op: Some(spec.op.as_ref().unwrap_or(&ReduceOp::Sum)),
             root: spec.root,
-            blocks: Some([self.parts.blocks(); 2]),
+            blocks: Some(&[self.parts.blocks(); 2]),
             ..CollectiveCall::new(spec.operation, T::DATA_TYPE, buffers)
         })
     }

@@ -94,7 +94,7 @@ fn all_calls(comm: &mut Communicator, in_heap: bool) -> Result<()> {
                 comm.submit(CollectiveCall {
                     op: Some(&ReduceOp::Sum),
                     root,
-                    blocks: Some([Blocks::new(&counts, &places); 2]),
+                    blocks: Some(&[Blocks::new(&counts, &places); 2]),
                     ..CollectiveCall::new(operation, DataType::F32, Buffers::apart(send, recv))
                 })
             })?;

@@ -35,7 +35,7 @@ pub struct CollectiveCall<'a, 'o> {
     /// The plan of [`Operation::RunPlan`].
     pub plan: Option<RegisteredPlan>,
     /// The blocks that [`Operation::AllToAllV`] sends and receives.
-    pub blocks: Option<[Blocks<'o>; 2]>,
+    pub blocks: Option<&'o [Blocks<'o>; 2]>,
     /// Which messages [`Operation::RecvAny`] takes, and where it tells of the one taken.
     pub selected: Option<(MessageSelector, &'o StatusHandle)>,
 }
@@ -64,9 +64,10 @@ impl OwnedCall {
         let Self { call, op, blocks, selected } = self;
         let mut call: CollectiveCall<'a, '_> = call;
         call.op = op.as_ref();
-        call.blocks = blocks.as_deref().map(|[sent, sent_at, received, received_at]| {
+        let blocks = blocks.as_deref().map(|[sent, sent_at, received, received_at]| {
             [Blocks::new(sent, sent_at), Blocks::new(received, received_at)]
         });
+        call.blocks = blocks.as_ref();
         call.selected = selected.as_ref().map(|(selector, status)| (*selector, status));
         taker.submit(call)
     }
@@ -151,11 +152,16 @@ impl<'a, 'o> CollectiveCall<'a, 'o> {
     /// # Errors
     /// [`Error::InvalidArgument`], [`Error::InvalidRank`], [`Error::OutOfRange`],
     /// [`Error::WrongCount`].
-    #[inline]
+    // Always in line: where the operation is known, little is left of it, and nothing is moved.
+    #[inline(always)]
     pub(super) fn resolve(self, caller: Caller) -> Result<Request<'a, 'o>> {
         let Self { operation, data_type, op, root, .. } = self;
-        if operation.is_by_messages() || operation == Operation::RunPlan {
-            return self.resolve_other(caller);
+        match operation {
+            Operation::Send | Operation::Recv => return self.resolve_message(caller),
+            Operation::AllToAllV | Operation::RecvAny | Operation::RunPlan => {
+                return self.resolve_other(caller);
+            }
+            _ => {}
         }
         let root = if operation.has_root() { caller.known(root)? } else { Rank::ZERO };
         let (count, input, output) = places(operation, data_type, self.buffers, caller, root)?;
@@ -168,33 +174,38 @@ impl<'a, 'o> CollectiveCall<'a, 'o> {
         Ok(Request { operation, data_type, count, root, tag, receipt, op, layout, input, output })
     }
 
-    /// Finds it for messages, blocks of different lengths, and plans.
-    #[inline]
+    /// Finds it for one end of a message.
+    #[inline(always)] // see `resolve`
+    fn resolve_message(self, caller: Caller) -> Result<Request<'a, 'o>> {
+        let Self { operation, data_type, buffers, root, tag, .. } = self;
+        let root = caller.known(root)?;
+        let (count, input, output) = places(operation, data_type, buffers, caller, root)?;
+        let (root, receipt, op, layout) = (root.index(), None, None, None);
+        Ok(Request { operation, data_type, count, root, tag, receipt, op, layout, input, output })
+    }
+
+    /// Finds it for blocks of different lengths, for receives of several ranks or tags, and for
+    /// plans.
     fn resolve_other(self, caller: Caller) -> Result<Request<'a, 'o>> {
-        let Self { operation, data_type, buffers, root, tag, plan, blocks, selected, .. } = self;
+        let Self { operation, data_type, buffers, plan, blocks, selected, .. } = self;
         if operation == Operation::AllToAllV {
             return exchange(data_type, buffers, blocks, caller);
         }
-        let (mut root, mut tag, mut receipt) = (root, tag, None);
-        match operation {
-            Operation::RunPlan => {
-                let plan = plan.ok_or_else(|| Error::invalid("the number of plans", 0, "the one to run"))?;
-                (root, tag) = (Rank::ZERO, plan.0);
-            }
-            Operation::RecvAny => {
-                let (asked, selector) = open_receipt(selected, caller)?;
-                (root, tag, receipt) = (Rank::ZERO, selector.tag.unwrap_or(0), Some(Box::new(asked)));
-            }
-            _ => _ = caller.known(root)?,
-        }
-        let (count, input, output) = places(operation, data_type, buffers, caller, root)?;
-        let (root, op, layout) = (root.index(), None, None);
+        let (tag, receipt) = if operation == Operation::RecvAny {
+            let (receipt, selector) = open_receipt(selected, caller)?;
+            (selector.tag.unwrap_or(0), Some(Box::new(receipt)))
+        } else {
+            let plan = plan.ok_or_else(|| Error::invalid("the number of plans", 0, "the one to run"))?;
+            (plan.0, None)
+        };
+        let (count, input, output) = places(operation, data_type, buffers, caller, Rank::ZERO)?;
+        let (root, op, layout) = (0, None, None);
         Ok(Request { operation, data_type, count, root, tag, receipt, op, layout, input, output })
     }
 }
 
 /// Returns the elements of a block, and where the input and the output of `caller` are.
-#[inline]
+#[inline(always)] // see `resolve`
 fn places<'a>(
     operation: Operation,
     data_type: DataType,
@@ -253,11 +264,11 @@ fn places<'a>(
 fn exchange<'a, 'o>(
     data_type: DataType,
     buffers: Buffers<'a>,
-    blocks: Option<[Blocks<'_>; 2]>,
+    blocks: Option<&[Blocks<'_>; 2]>,
     caller: Caller,
 ) -> Result<Request<'a, 'o>> {
     let missing = || Error::invalid("the number of lists of blocks", 0, "two");
-    let [sent, received] = blocks.ok_or_else(missing)?;
+    let &[sent, received] = blocks.ok_or_else(missing)?;
     let (layout, input, output) = match buffers {
         Buffers::Apart(send, recv) => {
             let (send, recv) = (send.of_heap(|| caller.heap)?, recv.of_heap(|| caller.heap)?);

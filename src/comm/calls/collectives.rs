@@ -380,7 +380,7 @@ pub trait Collectives<'a>: Submit<'a> {
     ) -> Result<()> {
         let buffers = Buffers::apart(send.into(), recv.into());
         self.submit(CollectiveCall {
-            blocks: Some([sent, received]),
+            blocks: Some(&[sent, received]),
             ..call::<T>(Operation::AllToAllV, buffers)
         })
     }
@@ -402,7 +402,7 @@ pub trait Collectives<'a>: Submit<'a> {
         blocks: Blocks<'_>,
     ) -> Result<()> {
         let buffers = Buffers::in_place(buffer.into());
-        self.submit(CollectiveCall { blocks: Some([blocks; 2]), ..call::<T>(Operation::AllToAllV, buffers) })
+        self.submit(CollectiveCall { blocks: Some(&[blocks; 2]), ..call::<T>(Operation::AllToAllV, buffers) })
     }
 
     /// Sends the elements of `send` to `peer`, which calls [`Collectives::recv`] for as many of the

@@ -37,7 +37,7 @@ pub trait Submit<'a> {
     /// - [`Error::UnsupportedOperator`] for an operator that is not defined on the type.
     /// - [`Error::WrongCount`], [`Error::InvalidRank`], [`Error::OutOfRange`].
     /// - Those of the operation, where it is executed at once.
-    #[inline]
+    #[inline(always)] // see `CollectiveCall::resolve`
     fn submit(&mut self, call: CollectiveCall<'a, '_>) -> Result<()> {
         let request = call.resolve(self.caller())?;
         self.take(request)

@@ -247,7 +247,7 @@ impl SharedCall {
         taker.submit(CollectiveCall {
             op: Some(&self.op),
             root,
-            blocks: Some([Blocks::new(&self.counts[me], &displacements); 2]),
+            blocks: Some(&[Blocks::new(&self.counts[me], &displacements); 2]),
             ..CollectiveCall::new(self.operation, self.dtype, buffers)
         })
     }
