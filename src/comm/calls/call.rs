@@ -79,7 +79,7 @@ pub enum Buffers<'a> {
     /// It reads the first, and writes the second. A rank passes no bytes for what it has no part
     /// in: what it passes is not touched.
     Apart(SendBytes<'a>, RecvBytes<'a>),
-    /// It replaces what it reads, as the forms in place of [`Collectives`](super::collectives)
+    /// It replaces what it reads, as the forms in place of [`Collectives`](crate::Collectives)
     /// say. Where a rank has a block and a block for each rank, this is the longer one of them.
     InPlace(RecvBytes<'a>),
 }
