@@ -116,6 +116,7 @@ def a_later_one(rank, n):
             result = future if rank == late else future.then(lambda _: others[0].wait())
             others.append(reduced(2.0).get_future())
         assert result.wait()[0].tolist() == [n if rank == late else 2.0 * n] * 2
+        assert others[0].wait()[0].tolist() == [2.0 * n] * 2
 
 
 def an_event(rank, n):
