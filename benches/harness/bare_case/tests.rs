@@ -18,6 +18,18 @@ use crate::report::Memory;
 use crate::sync::RankAverage;
 use crate::timed_case::TimedCase;
 
+/// Returns the case of an operation on so many bytes, whose result is checked.
+fn checked_spec(comm: &Communicator, operation: Operation, bytes: u64, in_place: bool) -> Result<CaseSpec> {
+    Ok(CaseSpec {
+        operation,
+        op: operation.reduces().then_some(ReduceOp::Sum),
+        root: Rank::new(1, comm.n_ranks())?,
+        layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
+        in_place,
+        check: true,
+    })
+}
+
 /// Operations by slots: elements that are wrong; `None` where there are too many for that.
 fn wrong_by_slots(
     comm: &mut Communicator,
@@ -28,14 +40,7 @@ fn wrong_by_slots(
     let eager = eager_len(comm.n_ranks());
     let buffers = CollectiveBuffers::alloc(comm, bytes, eager, 0)?;
     let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-    let spec = CaseSpec {
-        operation,
-        op: operation.reduces().then_some(ReduceOp::Sum),
-        root: Rank::new(1, comm.n_ranks())?,
-        layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
-        in_place,
-        check: true,
-    };
+    let spec = checked_spec(comm, operation, bytes, in_place)?;
     let all = rank_buffers(comm, &spec, buffers)?;
     let mut wrong = None;
     for ahead in [false, true] {
@@ -78,14 +83,7 @@ fn slots_bring_what_the_operations_promise_in_place_and_apart_and_longer_data_ta
 fn wrong_by_shares(comm: &mut Communicator, operation: Operation, bytes: u64, in_place: bool) -> Result<u64> {
     let buffers = CollectiveBuffers::alloc(comm, bytes, 0, 0)?;
     let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-    let spec = CaseSpec {
-        operation,
-        op: operation.reduces().then_some(ReduceOp::Sum),
-        root: Rank::new(1, comm.n_ranks())?,
-        layout: CaseLayout::new(operation, bytes, SIZE, comm.n_ranks().into()),
-        in_place,
-        check: true,
-    };
+    let spec = checked_spec(comm, operation, bytes, in_place)?;
     let (all, mut wrong) = (rank_buffers(comm, &spec, buffers)?, 0);
     for limit in HeapLimit::all(&all)? {
         let data = CaseData::<f32>::new(comm, spec.clone(), buffers, Memory::Heap)?;

@@ -137,6 +137,21 @@ impl<'a, 'py> Asked<'a, 'py> {
         // The operands live until here.
     }
 
+    /// Makes a call whose result goes to `out`, or to a new array. Returns that.
+    #[inline]
+    fn run_into(
+        &self,
+        out: Option<Object<'py>>,
+        operation: Operation,
+        x: &Object<'py>,
+        change: Change,
+        more: More<'_, 'py>,
+    ) -> PyResult<Object<'py>> {
+        let out = out.map_or_else(|| self.result(x, change), Ok)?;
+        self.run(operation, Some(x), Some(&out), more)?;
+        Ok(out)
+    }
+
     #[inline]
     fn call(
         &self,
@@ -243,9 +258,7 @@ impl Communicator {
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
-        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Operation::AllReduce, Some(x), Some(&out), More::op(op))?;
-        Ok(out)
+        asked.run_into(out, Operation::AllReduce, x, Change::Same, More::op(op))
     }
 
     /// Combines the arrays of all ranks up to this one, element by element. Returns the result.
@@ -260,9 +273,7 @@ impl Communicator {
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
-        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Operation::Scan, Some(x), Some(&out), More::op(op))?;
-        Ok(out)
+        asked.run_into(out, Operation::Scan, x, Change::Same, More::op(op))
     }
 
     /// Combines the arrays of all ranks before this one, element by element. Returns the result;
@@ -278,11 +289,7 @@ impl Communicator {
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Option<Object<'py>>> {
         let asked = Asked::new(self, py, dtype, stream)?;
-        let out = match out {
-            _ if asked.is(Rank::ZERO) => None,
-            None => Some(asked.result(x, Change::Same)?),
-            out => out,
-        };
+        let out = asked.output(!asked.is(Rank::ZERO), x, out, Change::Same)?;
         asked.run(Operation::ExScan, Some(x), out.as_ref(), More::op(op))?;
         Ok(out)
     }
@@ -302,7 +309,7 @@ impl Communicator {
     ) -> PyResult<Option<Object<'py>>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let root = asked.root(root)?;
-        let out = asked.at_root(root, x, out, Change::Same)?;
+        let out = asked.output(asked.is(root), x, out, Change::Same)?;
         asked.run(Operation::Reduce, Some(x), out.as_ref(), More { root, ..More::op(op) })?;
         Ok(out)
     }
@@ -335,9 +342,7 @@ impl Communicator {
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
-        let out = out.map_or_else(|| asked.result(x, Change::Gather), Ok)?;
-        asked.run(Operation::AllGather, Some(x), Some(&out), More::NOTHING)?;
-        Ok(out)
+        asked.run_into(out, Operation::AllGather, x, Change::Gather, More::NOTHING)
     }
 
     /// Combines the arrays of all ranks, which have a block for each rank. Returns this rank's
@@ -353,9 +358,7 @@ impl Communicator {
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
-        let out = out.map_or_else(|| asked.result(x, Change::Scatter), Ok)?;
-        asked.run(Operation::ReduceScatter, Some(x), Some(&out), More::op(op))?;
-        Ok(out)
+        asked.run_into(out, Operation::ReduceScatter, x, Change::Scatter, More::op(op))
     }
 
     /// Sends block r of the array to rank r. Returns the blocks that come from all ranks, in their
@@ -370,9 +373,7 @@ impl Communicator {
         stream: Option<&Bound<'py, Stream>>,
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
-        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Operation::AllToAll, Some(x), Some(&out), More::NOTHING)?;
-        Ok(out)
+        asked.run_into(out, Operation::AllToAll, x, Change::Same, More::NOTHING)
     }
 
     /// Does what a registered plan of sendrecv does, by its name. Returns the array of the rank
@@ -389,9 +390,8 @@ impl Communicator {
     ) -> PyResult<Object<'py>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let plan = self.shared.with(py, |comm| comm.plan(name))?;
-        let out = out.map_or_else(|| asked.result(x, Change::Same), Ok)?;
-        asked.run(Operation::RunPlan, Some(x), Some(&out), More { plan: Some(plan), ..More::NOTHING })?;
-        Ok(out)
+        let more = More { plan: Some(plan), ..More::NOTHING };
+        asked.run_into(out, Operation::RunPlan, x, Change::Same, more)
     }
 
     /// Sends `sent[r]` elements of `x` to rank r, and takes `received[r]` from it into `out`.
@@ -440,7 +440,7 @@ impl Communicator {
     ) -> PyResult<Option<Object<'py>>> {
         let asked = Asked::new(self, py, dtype, stream)?;
         let root = asked.root(root)?;
-        let out = asked.at_root(root, x, out, Change::Gather)?;
+        let out = asked.output(asked.is(root), x, out, Change::Gather)?;
         asked.run(Operation::Gather, Some(x), out.as_ref(), More::root(root))?;
         Ok(out)
     }
@@ -564,16 +564,16 @@ impl Receipt {
 }
 
 impl<'py> Asked<'_, 'py> {
-    /// Returns the output of a call that only `root` has.
-    fn at_root(
+    /// Returns the output of a call, if this rank gets one.
+    fn output(
         &self,
-        root: Rank,
+        is_there: bool,
         x: &Object<'py>,
         out: Option<Object<'py>>,
         change: Change,
     ) -> PyResult<Option<Object<'py>>> {
         match out {
-            _ if !self.is(root) => Ok(None),
+            _ if !is_there => Ok(None),
             Some(out) => Ok(Some(out)),
             None => self.result(x, change).map(Some),
         }

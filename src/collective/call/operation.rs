@@ -72,8 +72,8 @@ pub enum Operation {
     ExScan,
 }
 
-/// What a rank gives to an operation, or gets from it: blocks of one length, on all ranks or on the
-/// root alone.
+/// What a rank gives to an operation, or gets from it: blocks of one length, on all ranks or on
+/// some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// Nothing, or blocks of different lengths.

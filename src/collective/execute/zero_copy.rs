@@ -109,6 +109,18 @@ fn output_of(post: Post<'_>, at: u64, len: u64) -> Region {
     Region::new(shifted(post.output(), at), len)
 }
 
+/// Returns `len` bytes of the input of `member`, from `at` on.
+fn source_of(members: &Members, member: usize, at: u64, len: u64) -> Result<Source<'_>> {
+    let region = input_of(members.board.post_of(member), at, len);
+    Ok(Source::fresh(SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get())))
+}
+
+/// Returns `len` bytes of the output of `member`, from `at` on.
+fn target_of(members: &Members, member: usize, at: u64, len: u64) -> Result<Target<'_>> {
+    let region = output_of(members.board.post_of(member), at, len);
+    Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
+}
+
 /// Combines this member's share of the elements of all inputs into the outputs of `receivers`.
 fn reduce_share(members: &Members, call: &Call<'_>, receivers: Range<usize>) -> Result<()> {
     let size = call.data_type.size() as u64;
@@ -146,13 +158,8 @@ fn combine_prefixes(members: &Members, call: &Call<'_>, scalars: &[u64], at: u64
     for receiver in call.operation.receivers(call.root, n).rev() {
         let contributors = call.operation.sources(receiver, call.root, n);
         let (n_combined, mut sources) = (contributors.len(), PerMember::new());
-        let source = |member| {
-            let region = input_of(members.board.post_of(member), at, len);
-            Ok(Source::fresh(SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get())))
-        };
-        fill(&mut sources, contributors.map(source))?;
-        let region = output_of(members.board.post_of(receiver), at, len);
-        let target = Target::Shared(members.heap_of(receiver, region)?, region.offset.get());
+        fill(&mut sources, contributors.map(|member| source_of(members, member, at, len)))?;
+        let target = target_of(members, receiver, at, len)?;
         let scalars = scalars.get(..n_combined).unwrap_or_default();
         let count = len / call.data_type.size() as u64;
         reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)?;
@@ -197,16 +204,9 @@ impl Reduction {
         if count == 0 {
             return Ok(());
         }
-        let source = |member| {
-            let input_at = self.input_at + self.elements.start * size;
-            let region = input_of(members.board.post_of(member), input_at, count * size);
-            let place = SourcePlace::Shared(members.heap_of(member, region)?, region.offset.get());
-            Ok(Source { place, fresh: true })
-        };
-        let target = |member| {
-            let region = output_of(members.board.post_of(member), self.output_at, count * size);
-            Ok(Target::Shared(members.heap_of(member, region)?, region.offset.get()))
-        };
+        let (input_at, len) = (self.input_at + self.elements.start * size, count * size);
+        let source = |member| source_of(members, member, input_at, len);
+        let target = |member| target_of(members, member, self.output_at, len);
         let (mut sources, mut targets) = (PerMember::new(), PerMember::new());
         fill(&mut sources, (0..members.n_members()).map(source))?;
         // This member's own comes first: from there it may be copied to the others.

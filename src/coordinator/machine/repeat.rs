@@ -36,7 +36,7 @@ pub(crate) struct Repeat {
     pub(crate) failures: u32,
 }
 
-/// Whether a call means the same on fewer devices.
+/// Returns whether a call means the same on fewer devices.
 pub(super) fn can_repeat(call: &DeviceCall) -> bool {
     call.operation == Operation::AllReduce
 }
@@ -80,7 +80,7 @@ fn calls_among(calls: Vec<DeviceCall>, from: &[DeviceId], to: &[DeviceId]) -> Op
 }
 
 impl Comm {
-    /// Whether a group takes calls that outlives a loss.
+    /// Returns whether a group takes calls that outlives a loss.
     pub(super) fn has_lasting_group(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.repeats)
     }
