@@ -104,6 +104,8 @@ mod testing;
 pub mod trace;
 #[cfg(not(loom))]
 mod trials;
+#[cfg(not(loom))]
+pub mod variables;
 
 #[cfg(not(loom))]
 pub use collective::{MessageSelector, MessageStatus, StatusHandle};

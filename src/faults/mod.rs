@@ -75,6 +75,7 @@ pub use text::FaultSpecError;
 use crate::error::Result;
 pub use crate::error::{FaultHit, FaultKind};
 use crate::rank::Rank;
+use crate::variables;
 
 /// The variable that a plan is taken from.
 pub const VARIABLE: &str = "SHMCCL_FAULTS";
@@ -301,7 +302,7 @@ impl Faults {
     /// # Errors
     /// [`crate::Error::FaultSpec`].
     pub fn from_env() -> Result<Self> {
-        match std::env::var_os(VARIABLE) {
+        match variables::get(VARIABLE) {
             None => Ok(Self::default()),
             Some(text) => text.to_string_lossy().parse(),
         }
