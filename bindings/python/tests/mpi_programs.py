@@ -1,5 +1,6 @@
 """Programs as people write them for mpi4py, each for any number of ranks: `shmccl run -n 3 -- python mpi_programs.py NAME`."""
 
+import random
 import sys
 import threading
 from array import array
@@ -475,6 +476,41 @@ def finalize_ends_the_job():
     assert comm.sendrecv(comm.rank, right, source=left) == left
     MPI.Finalize()
     assert MPI.Is_finalized()
+
+
+def messages_of_one_source_and_tag_stay_in_order():
+    """Random sends and receives in an order of each rank's own, with probes and a reduction among them."""
+    comm = MPI.COMM_WORLD
+    for seed in range(12):
+        # The same on all ranks: source, target, tag, length, and how it is sent.
+        plan, own = random.Random(seed), random.Random(f"{seed} {comm.rank}")
+        sizes, kinds = [0, 1, 180, 300, 5000, 200_000, 3_000_000], ["isend", "issend"]
+        messages = [
+            (plan.randrange(comm.size), plan.randrange(comm.size), plan.randrange(3), plan.choice(sizes), plan.choice(kinds))
+            for _ in range(plan.choice([5, 30, 80]))
+        ]
+        takes_any = plan.random() < 0.5
+        sent = [message for message in messages if message[0] == comm.rank]
+        to_come = [message for message in messages if message[1] == comm.rank]
+        expected, requests, received = list(to_come), [], []
+        while sent or to_come:
+            if own.random() < 0.2:
+                comm.Iprobe()
+            if sent and (not to_come or own.random() < 0.5):
+                message = sent.pop(0)
+                requests.append(getattr(comm, message[4])((message, "x" * message[3]), message[1], message[2]))
+            else:
+                source, _, tag, *_ = to_come.pop(0)
+                received.append(comm.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG) if takes_any else comm.irecv(None, source, tag))
+        assert comm.allreduce(1) == comm.size
+        got = [request.wait() for request in received]
+        MPI.Request.waitall(requests)
+        assert all(len(text) == message[3] for message, text in got), seed
+        # One source and one tag: the first and the third field.
+        for key in {message[:3:2] for message in expected}:
+            in_order = [message for message, _ in got if message[:3:2] == key]
+            assert in_order == [message for message in expected if message[:3:2] == key], (seed, key)
+        comm.Barrier()
 
 
 ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job]

@@ -25,6 +25,8 @@ HEADER, HEADERS = 256, 0
 _FIELDS = struct.Struct("<QqQQ")
 ROOM = HEADER - _FIELDS.size
 _NUMBERS = 1 << 30
+# So many operations may be done before they are forgotten.
+_MANY = 64
 # The tag of the last header.
 _LAST = -2
 # Seconds for which a thread waits before it looks at what else there is.
@@ -64,7 +66,7 @@ class SentToSelf:
 
 
 class Receive:
-    """A receive that was posted. `sink` says where elements go: see `sinks`."""
+    """A receive that was posted. `sink` says where elements go: see `_sinks`."""
 
     def __init__(self, matching, source, tag, sink):
         self.matching, self.source, self.tag, self.sink = matching, source, tag, sink
@@ -108,6 +110,8 @@ class Matching:
         # Held by the thread that takes headers.
         self._looking = threading.Lock()
         self._header, self._is_last = None, False
+        # What was started on `comm` beside that header, and may not be done; when to look through it.
+        self._started, self._many = [], _MANY
 
     # What is sent -----------------------------------------------------------------------------------------------------
 
@@ -116,18 +120,50 @@ class Matching:
         length = part.count * part.itemsize
         if dest == self.rank:
             return self._send_to_self(Arrived(dest, tag, length, 0, is_synchronous, bytes(part)))
+        header, number = self._header_of(part, tag, is_synchronous)
+        with self.comm.start() as work:
+            self._put(header, part, dest, number)
+            if is_synchronous:
+                self.comm.recv(bytearray(1), dest, tag=_acknowledgement(number))
+        self._note_started(work)
+        return work
+
+    def send_at_once(self, part, dest, tag):
+        """Sends the bytes of a part, where nothing else is to be done meanwhile. Returns whether that is so."""
+        if dest == self.rank or _waiting or not self._is_idle():
+            return False
+        header, number = self._header_of(part, tag, False)
+        self._put(header, part, dest, number)
+        return True
+
+    def _header_of(self, part, tag, is_synchronous):
+        length = part.count * part.itemsize
         with self._here:
             number = self._n_sent = self._n_sent + 1
         header = _FIELDS.pack(length, tag, is_synchronous, number)
-        if length <= ROOM:
-            header += bytes(part)
-        with self.comm.start() as work:
-            self.comm.send(header.ljust(HEADER, b"\0"), dest, tag=HEADERS)
-            if length > ROOM:
-                self.comm.send(part, dest, tag=_payload(number), dtype="uint8")
-            if is_synchronous:
-                self.comm.recv(bytearray(1), dest, tag=_acknowledgement(number))
-        return work
+        return (header + bytes(part) if length <= ROOM else header).ljust(HEADER, b"\0"), number
+
+    def _put(self, header, part, dest, number):
+        self.comm.send(header, dest, tag=HEADERS)
+        if part.count * part.itemsize > ROOM:
+            self.comm.send(part, dest, tag=_payload(number), dtype="uint8")
+
+    def _is_idle(self):
+        """Returns whether a call made at once waits for nothing that was started, and keeps no thread waiting."""
+        if threading.active_count() > 1 or self._header is not None:
+            return False
+        self._forget_done()
+        return not self._started
+
+    def _note_started(self, work):
+        with self._here:
+            if len(self._started) >= self._many:
+                self._forget_done()
+                self._many = _MANY + 2 * len(self._started)
+            self._started.append(work)
+
+    def _forget_done(self):
+        self._started = [work for work in self._started if not work.is_done()]
 
     def _send_to_self(self, message):
         self._take(message)
@@ -135,8 +171,9 @@ class Matching:
 
     def acknowledge(self, message):
         if message.source != self.rank:
-            with self.comm.start():
+            with self.comm.start() as work:
                 self.comm.send(b"\1", message.source, tag=_acknowledgement(message.number))
+            self._note_started(work)
 
     # What is received -------------------------------------------------------------------------------------------------
 
@@ -179,13 +216,14 @@ class Matching:
     def wait_for_probe(self, source, tag, is_taken=False):
         """Returns an unexpected message when one has come."""
         while (message := self.probe(source, tag, is_taken)) is None:
-            complete_others(self)
+            look_for_others(self)
             self.look(_pause(self))
         return message
 
     def begin_payload(self, message, place):
         with self.comm.start() as work:
             self.comm.recv(place, message.source, tag=_payload(message.number), dtype="uint8")
+        self._note_started(work)
         return work
 
     def _found(self, source, tag, is_taken):
@@ -234,6 +272,15 @@ class Matching:
         finally:
             self._looking.release()
 
+    def look_at_once(self):
+        """Waits for a header, where nothing else is to be done meanwhile. Returns whether that is so."""
+        if self.size == 1 or _waiting != {self} or not self._is_idle():
+            return False
+        header = bytearray(HEADER)
+        receipt = self.comm._recv_selected(header, None, HEADERS)
+        self._read(header, receipt.told()[0])
+        return True
+
     def _begin_header(self):
         header = bytearray(HEADER)
         with self.comm.start() as work:
@@ -279,7 +326,7 @@ def _pause(matching=None):
     return _ALONE if is_alone else _BESIDE
 
 
-def complete_others(matching=None):
+def look_for_others(matching=None):
     """Takes headers of other communicators, where receives were posted."""
     for other in list(_waiting):
         if other is not matching:
@@ -291,7 +338,9 @@ def complete(work):
     """Waits until an operation is done, and takes headers meanwhile for whatever receive was posted."""
     while not work.is_done():
         awaited = work.matching if isinstance(work, Receive) and work.message is None else None
-        complete_others(awaited)
+        if awaited is not None and awaited.look_at_once():
+            continue
+        look_for_others(awaited)
         if not is_awaiting() and not isinstance(work, SentToSelf):
             work.wait(None)
         else:
@@ -305,7 +354,7 @@ def pause_beside(work):
 
 def advance():
     """Takes the headers that have come, without waiting."""
-    complete_others()
+    look_for_others()
 
 
 def _payload(number):

@@ -79,6 +79,10 @@ class Messages:
             return Request._begun()
         return Request._begun(self._matching.send(elements, dest, tag, is_synchronous))
 
+    def _send_at_once(self, elements, dest, tag):
+        if self._checked(dest, tag) and not self._matching.send_at_once(elements, dest, tag):
+            self._send(elements, dest, tag).wait()
+
     def _receive(self, place, source, tag):
         if not self._checked(source, tag, is_source=True):
             return Request._begun(message=_FROM_NOBODY)
@@ -103,7 +107,7 @@ class Messages:
         return Request._begun()
 
     def Send(self, buf, dest, tag=0):
-        self.Isend(buf, dest, tag).wait()
+        self._send_at_once(sent(buf), dest, tag)
 
     def Ssend(self, buf, dest, tag=0):
         self.Issend(buf, dest, tag).wait()
@@ -206,7 +210,7 @@ class Messages:
         return self._copied(_pickled(obj), dest, tag)
 
     def send(self, obj, dest, tag=0):
-        self.isend(obj, dest, tag).wait()
+        self._send_at_once(_pickled(obj), dest, tag)
 
     def ssend(self, obj, dest, tag=0):
         self.issend(obj, dest, tag).wait()
