@@ -58,11 +58,8 @@ def part(spec):
     return _Part(*buffer(spec))
 
 
-def pieces(spec):
-    """Returns the parts, in bytes, of a buffer of a derived type; None where the type is another."""
-    x, count, displacement, dtype = spelled_of_message(spec)
-    if not isinstance(dtype, Derived):
-        return None
+def pieces(x, count, displacement, dtype):
+    """Returns the parts, in bytes, that elements of a derived type have in a buffer."""
     if count is None:
         count = _Part(x, "uint8").count // dtype.extent
     begins = [dtype.extent * ((displacement or 0) + number) for number in range(count)]
@@ -71,10 +68,10 @@ def pieces(spec):
 
 def sent(spec):
     """Returns what a message sends of a buffer: the buffer, or a copy of what a derived type names."""
-    parts = pieces(spec)
-    if spec is None:
-        return _Part(b"")
-    return part(spec) if parts is None else _Part(b"".join(map(bytes, parts)), "uint8")
+    x, count, displacement, dtype = found = spelled_of_message(spec)
+    if isinstance(dtype, Derived):
+        return _Part(b"".join(map(bytes, pieces(*found))), "uint8")
+    return _Part(x, dtype, displacement or 0, count)
 
 
 def blocks(spec, size):

@@ -152,7 +152,8 @@ class Matching:
         """Returns whether a call made at once waits for nothing that was started, and keeps no thread waiting."""
         if threading.active_count() > 1 or self._header is not None:
             return False
-        self._forget_done()
+        if self._started:
+            self._forget_done()
         return not self._started
 
     def _note_started(self, work):

@@ -192,6 +192,8 @@ class Request:
 class Prequest(Request):
     """A call that is begun by each `Start`."""
 
+    _again = None
+
     @classmethod
     def _made(cls, begin):
         self = cls()

@@ -3,6 +3,7 @@
 from .._core import _Part
 from .._errors import WrongCountError
 from ._buffers import pieces, spelled_of_message
+from ._datatypes import Derived
 from ._pickling import pickle
 
 
@@ -78,10 +79,9 @@ def _too_long(length, has):
 
 def sink(spec):
     """Returns where a message goes that is received into a buffer."""
-    parts = pieces(spec)
-    if parts is not None:
-        return PiecesSink(parts)
-    x, count, displacement, dtype = spelled_of_message(spec)
+    x, count, displacement, dtype = found = spelled_of_message(spec)
+    if isinstance(dtype, Derived):
+        return PiecesSink(pieces(*found))
     first = displacement or 0
     part = _Part(x, dtype, first, count)
     return BufferSink(part, first * part.itemsize, x)
