@@ -26,7 +26,7 @@ _open = set()
 class Comm(Collectives, Messages, Objects):
     """A communicator with the names of mpi4py's `Comm`; `shmccl` is the one below.
 
-    Made of a communicator of shmccl, by all of its ranks together: messages get one of their own, so that they need not
+    Made of a communicator of shmccl, by all of its ranks together: messages get two of their own, so that they need not
     wait for collective calls. Made of another `Comm`, it is the same.
     """
 
@@ -35,7 +35,7 @@ class Comm(Collectives, Messages, Objects):
         if isinstance(comm, Comm):
             self.__dict__.update(comm.__dict__)
         elif isinstance(comm, Communicator):
-            self._join(comm, comm.duplicate() if messages is None else messages)
+            self._join(comm, (comm.duplicate(), comm.duplicate()) if messages is None else messages)
         else:
             raise TypeError(f"a Comm is made of a communicator, and not of {comm!r}")
         return self
@@ -45,8 +45,9 @@ class Comm(Collectives, Messages, Objects):
 
     def _join(self, comm, messages):
         self.shmccl, self._members, self._name = comm, None, ""
-        messages.timeout = comm.timeout
-        self._matching = Matching(messages)
+        for each in messages:
+            each.timeout = comm.timeout
+        self._matching = Matching(*messages)
         _open.add(self._matching)
 
     @property
@@ -101,7 +102,7 @@ class Comm(Collectives, Messages, Objects):
 
         Its messages are not a duplicate: a communicator of all ranks has more room for others than one of some.
         """
-        part, messages = self.shmccl.split(color, key), self.shmccl.split(color, key)
+        part, *messages = (self.shmccl.split(color, key) for _ in range(3))
         if part is None:
             return None
         part.timeout = self.shmccl.timeout

@@ -1,8 +1,9 @@
 """Messages as MPI has them, over those of the engine: of any length, to oneself, and found by a probe.
 
 A message begins with a header of `HEADER` bytes, which has the tag `HEADERS` in the engine. Its first fields are those of
-`_FIELDS`. Elements that have room behind them lie there. Others follow as the payload, with a tag of their own, which is
-made of the message's number. So a receiver learns source, tag and length before it has to say where the elements go.
+`_FIELDS`. Elements that have room behind them lie there. Others are the payload, with a tag of their own, which is made of
+the message's number. So a receiver learns source, tag and length before it has to say where the elements go. Payloads go
+through a communicator of their own, so that nothing else waits behind one.
 
 A receiver takes headers in the order in which they come. It holds each against the receives that were posted, in their
 order; a header that is for none is unexpected, and waits for a receive or a probe. A payload goes to the memory of its
@@ -65,6 +66,19 @@ class SentToSelf:
         return self._matching.wait_here(self.is_done, timeout)
 
 
+class Both:
+    """Two operations that make one."""
+
+    def __init__(self, *works):
+        self._works = works
+
+    def is_done(self):
+        return all(work.is_done() for work in self._works)
+
+    def wait(self, timeout=None):
+        return all(work.wait(timeout) for work in self._works)
+
+
 class Receive:
     """A receive that was posted. `sink` says where elements go: see `_sinks`."""
 
@@ -100,17 +114,17 @@ class Receive:
 
 
 class Matching:
-    """The messages of one communicator, by one of the engine that has no other calls."""
+    """The messages of one communicator, by two of the engine: for headers and acknowledgements, and for payloads."""
 
-    def __init__(self, comm):
-        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+    def __init__(self, comm, payloads):
+        self.comm, self.payloads, self.rank, self.size = comm, payloads, comm.rank, comm.size
         self._here = threading.Condition()
         self._posted, self._unexpected = [], []
         self._n_sent = 0
         # Held by the thread that takes headers.
         self._looking = threading.Lock()
         self._header, self._is_last = None, False
-        # What was started on `comm` beside that header, and may not be done; when to look through it.
+        # What was started on either beside that header, and may not be done; when to look through it.
         self._started, self._many = [], _MANY
 
     # What is sent -----------------------------------------------------------------------------------------------------
@@ -122,18 +136,25 @@ class Matching:
             return self._send_to_self(Arrived(dest, tag, length, 0, is_synchronous, bytes(part)))
         header, number = self._header_of(part, tag, is_synchronous)
         with self.comm.start() as work:
-            self._put(header, part, dest, number)
+            self.comm.send(header, dest, tag=HEADERS)
             if is_synchronous:
                 self.comm.recv(bytearray(1), dest, tag=_acknowledgement(number))
         self._note_started(work)
-        return work
+        if length <= ROOM:
+            return work
+        with self.payloads.start() as payload:
+            self.payloads.send(part, dest, tag=_payload(number), dtype="uint8")
+        self._note_started(payload)
+        return Both(work, payload)
 
     def send_at_once(self, part, dest, tag):
         """Sends the bytes of a part, where nothing else is to be done meanwhile. Returns whether that is so."""
         if dest == self.rank or _waiting or not self._is_idle():
             return False
         header, number = self._header_of(part, tag, False)
-        self._put(header, part, dest, number)
+        self.comm.send(header, dest, tag=HEADERS)
+        if part.count * part.itemsize > ROOM:
+            self.payloads.send(part, dest, tag=_payload(number), dtype="uint8")
         return True
 
     def _header_of(self, part, tag, is_synchronous):
@@ -142,11 +163,6 @@ class Matching:
             number = self._n_sent = self._n_sent + 1
         header = _FIELDS.pack(length, tag, is_synchronous, number)
         return (header + bytes(part) if length <= ROOM else header).ljust(HEADER, b"\0"), number
-
-    def _put(self, header, part, dest, number):
-        self.comm.send(header, dest, tag=HEADERS)
-        if part.count * part.itemsize > ROOM:
-            self.comm.send(part, dest, tag=_payload(number), dtype="uint8")
 
     def _is_idle(self):
         """Returns whether a call made at once waits for nothing that was started, and keeps no thread waiting."""
@@ -222,8 +238,8 @@ class Matching:
         return message
 
     def begin_payload(self, message, place):
-        with self.comm.start() as work:
-            self.comm.recv(place, message.source, tag=_payload(message.number), dtype="uint8")
+        with self.payloads.start() as work:
+            self.payloads.recv(place, message.source, tag=_payload(message.number), dtype="uint8")
         self._note_started(work)
         return work
 
@@ -315,6 +331,7 @@ class Matching:
                 self.look(_ALONE)
             work.wait()
         self.comm.close()
+        self.payloads.close()
 
 
 def is_awaiting():
