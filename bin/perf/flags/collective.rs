@@ -12,7 +12,7 @@ use shmccl_harness::test::{Test, TestChannel};
 
 use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::CollectiveSettings;
+use crate::perf::spec::CollectiveSettings;
 use crate::planned::PlannedTest;
 use crate::units::parse_size;
 
