@@ -33,7 +33,8 @@
 //! # Results and the cache
 //! Where all that members read and write is too long for the cache, results bypass it. Few of them
 //! would be found there later, and a store through the cache would first read the line. In place,
-//! lines are in the cache, and results go there. The planner decides, and hands down a `CacheHint`.
+//! lines are in the cache, and results go there. The selector decides, and hands down a
+//! `CacheHint`.
 //!
 //! Tried by its unit tests and `scenarios collectives:: large_copies:: oracle::`.
 
