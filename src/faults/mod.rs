@@ -124,7 +124,7 @@ pub(crate) const POST: &str = "post";
 const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
-const VERBS: [&str; 38] = [
+const VERBS: [&str; 39] = [
     PUT,
     "put_with_signal",
     "put_slice",
@@ -133,6 +133,7 @@ const VERBS: [&str; 38] = [
     "write",
     "get",
     "read",
+    "atomic",
     "signal",
     "relaxed_signal",
     "wait",

@@ -56,6 +56,7 @@ verbs! {
     UNPACK_PACKETS = "unpack_packets",
     PUT_REGISTERED = "put_registered",
     LONG_WAIT = "long wait",
+    ATOMIC = "atomic",
 }
 
 impl Verb {

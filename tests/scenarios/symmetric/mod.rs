@@ -1,0 +1,4 @@
+//! Verbs by rank and offset, without a channel.
+
+mod atomics;
+mod moves;
