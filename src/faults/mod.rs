@@ -124,7 +124,7 @@ pub(crate) const POST: &str = "post";
 const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
-const VERBS: [&str; 39] = [
+const VERBS: [&str; 40] = [
     PUT,
     "put_with_signal",
     "put_slice",
@@ -137,6 +137,7 @@ const VERBS: [&str; 39] = [
     "signal",
     "relaxed_signal",
     "wait",
+    "wait_until",
     "relaxed_wait",
     "unpack_packets",
     "flush",

@@ -284,9 +284,18 @@ impl Span {
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     #[inline]
     pub fn atomics_u64(&self, offset: u64, count: u64) -> Result<&[AtomicU64]> {
-        let first = self.locate_aligned::<AtomicU64>(offset, count)?;
+        self.atomics(offset, count)
+    }
+
+    /// Returns the bytes at `offset` as `count` atomics in a row.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    #[inline]
+    pub(crate) fn atomics<T: SharedLayout>(&self, offset: u64, count: u64) -> Result<&[T]> {
+        let first = self.locate_aligned::<T>(offset, count)?;
         #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
-        // SAFETY: as in `atomic_u64`, for `count` words.
+        // SAFETY: as in `atomic`, for `count` of them.
         Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
     }
 

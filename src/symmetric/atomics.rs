@@ -24,7 +24,11 @@ impl Symmetric {
     /// changed nothing then.
     #[inline]
     pub fn fetch<T: Atom>(&self, rank: Rank, source: HeapOffset) -> Result<T> {
-        self.atomic::<T, _>(rank, source, |word| T::from_bits(word.fetch()))
+        let len = size_of::<T>() as u64;
+        self.verb(Verb::ATOMIC, rank, len, |all| {
+            let word: &T::Word = all.reach(rank, Region::new(source, len))?.heap.atomic(source.get())?;
+            Ok(T::from_bits(word.fetch()))
+        })
     }
 
     /// Writes the element at `target` of the heap of `rank`.
@@ -143,21 +147,19 @@ impl Symmetric {
         self.atomic::<T, _>(rank, target, |word| T::from_bits(operation(word, value.into_bits())))
     }
 
-    /// Does `run` to the word at `offset` of the heap of `rank`.
+    /// Does `change` to the word at `offset` of the heap of `rank`.
     #[inline]
     fn atomic<T: Atom, R>(
         &self,
         rank: Rank,
         offset: HeapOffset,
-        run: impl FnOnce(&T::Word) -> R,
+        change: impl FnOnce(&T::Word) -> R,
     ) -> Result<R> {
         let len = size_of::<T>() as u64;
-        self.verb(Verb::ATOMIC, rank, len, |all| Ok(run(all.word::<T>(rank, offset)?)))
-    }
-
-    /// Returns the word at `offset` of the heap of `rank`.
-    #[inline]
-    pub(super) fn word<T: Atom>(&self, rank: Rank, offset: HeapOffset) -> Result<&T::Word> {
-        self.reach(rank, Region::new(offset, size_of::<T>() as u64))?.atomic(offset.get())
+        self.verb(Verb::ATOMIC, rank, len, |all| {
+            let target = all.reach(rank, Region::new(offset, len))?;
+            let word = target.heap.atomic(offset.get())?;
+            Ok(all.change(target, |_| change(word)))
+        })
     }
 }

@@ -7,6 +7,9 @@
 //! |---|---|
 //! | `range.rs` | elements and ranges: `read`, `write`, `get`, `put`, `copy` |
 //! | `strided.rs` | blocks of elements at equal distances |
+//! | `signal.rs` | words that are raised behind a put |
+//! | `waits.rs` | waiting for own words, and testing them |
+//! | `word_set.rs` | several words that are waited for together |
 //! | `atom.rs` | which elements can be changed atomically |
 //! | `atomics.rs` | atomic operations on one element |
 //! | `order.rs` | `fence`, `quiet` |
@@ -18,6 +21,8 @@
 //! | `put_strided`, `get_strided` | `iput`, `iget`, `ibput`, `ibget` |
 //! | `fetch`, `set`, `swap`, `compare_swap` | `atomic_` and the same name |
 //! | `add`, `and`, `or`, `xor`, and `fetch_` before them | `atomic_` and the same name |
+//! | `put_signal`, `copy_signal`, `signal` | `put_signal`, `signal_set`, `signal_add` |
+//! | `wait_until`, `test`, and `_any`, `_all`, `_some` | the same, also `_vector` |
 //! | `fence`, `quiet`, `pe_quiet` | the same |
 //!
 //! # Ordering
@@ -31,19 +36,27 @@ mod atom;
 mod atomics;
 mod order;
 mod range;
+mod signal;
 mod strided;
+mod waits;
+mod word_set;
 
 use std::sync::Arc;
 
 pub use atom::{Atom, IntegerAtom};
+pub use signal::{SignalOp, WordSignal};
 pub use strided::StridedBlocks;
+pub use waits::Comparison;
+pub use word_set::{WantedValues, WordSet};
 
 use crate::channel::RankContext;
 use crate::error::{Error, Result};
 use crate::faults::PUT;
 use crate::heap::{HeapOffset, HeapPlace, HeapView, Region};
 use crate::rank::Rank;
-use crate::shm::Span;
+use crate::shm::{CellRef, HostKernel, Span};
+use crate::sync::ParkCell;
+use crate::sync::word::change_words;
 use crate::trace::{Recorder, TraceSpan, Verb};
 
 /// The memory of all ranks of a communicator, as one of them reaches it by rank and offset. Cheap
@@ -55,6 +68,7 @@ use crate::trace::{Recorder, TraceSpan, Verb};
 pub struct Symmetric {
     context: Arc<RankContext>,
     rank: Rank,
+    kernel: HostKernel,
     heaps: HeapView,
     targets: Arc<[TargetHeap]>,
 }
@@ -66,6 +80,8 @@ struct TargetHeap {
     member: Rank,
     /// All of its heap; touched after a check against the watermark only.
     heap: Span,
+    /// What its threads sleep on that wait for words of its heap.
+    park: CellRef<ParkCell>,
 }
 
 impl Symmetric {
@@ -75,10 +91,12 @@ impl Symmetric {
     /// [`Error::InvalidRank`], not in a job that is intact.
     pub(crate) fn new(context: &Arc<RankContext>, rank: Rank, members: &[Rank]) -> Result<Self> {
         let heaps = context.heap().view().clone();
-        let target =
-            |&member: &Rank| Ok(TargetHeap { member, heap: heaps.reach(member, Region::default())?.clone() });
+        let target = |&member: &Rank| {
+            let heap = heaps.reach(member, Region::default())?.clone();
+            Ok(TargetHeap { member, heap, park: context.mapped().cells(member).word_park() })
+        };
         let targets = members.iter().map(target).collect::<Result<_>>()?;
-        Ok(Self { context: Arc::clone(context), rank, heaps, targets })
+        Ok(Self { context: Arc::clone(context), rank, kernel: *context.kernel(), heaps, targets })
     }
 
     /// Returns this rank.
@@ -104,12 +122,18 @@ impl Symmetric {
         Error::InvalidRank { rank: rank.get(), n_ranks: self.n_ranks() }
     }
 
-    /// Returns the whole heap of `rank`, of which the caller touches `region` only.
+    /// Returns what is reached of `rank`; the caller touches `region` only.
     #[inline]
-    fn reach(&self, rank: Rank, region: Region) -> Result<&Span> {
+    fn reach(&self, rank: Rank, region: Region) -> Result<&TargetHeap> {
         let target = self.target(rank)?;
         self.heaps.check(target.member, region)?;
-        Ok(&target.heap)
+        Ok(target)
+    }
+
+    /// Does `change` to the heap of `target`, and wakes its threads that wait for a word of it.
+    #[inline]
+    fn change<T>(&self, target: &TargetHeap, change: impl FnOnce(&Span) -> T) -> T {
+        change_words(&target.park, &self.kernel, || change(&target.heap))
     }
 
     /// Names a place as the job numbers its rank.

@@ -21,7 +21,9 @@ impl Symmetric {
     #[inline]
     pub fn read<T: Pod>(&self, rank: Rank, source: HeapOffset) -> Result<T> {
         let len = size_of::<T>() as u64;
-        self.verb(Verb::READ, rank, len, |all| all.reach(rank, Region::new(source, len))?.read(source.get()))
+        self.verb(Verb::READ, rank, len, |all| {
+            all.reach(rank, Region::new(source, len))?.heap.read(source.get())
+        })
     }
 
     /// Writes one element at `target` of the heap of `rank`. An element of 1, 2, 4 or 8 bytes
@@ -33,7 +35,8 @@ impl Symmetric {
     pub fn write<T: Pod>(&self, rank: Rank, target: HeapOffset, value: T) -> Result<()> {
         let len = size_of::<T>() as u64;
         self.verb(Verb::WRITE, rank, len, |all| {
-            all.reach(rank, Region::new(target, len))?.write(target.get(), value)
+            let reached = all.reach(rank, Region::new(target, len))?;
+            all.change(reached, |heap| heap.write(target.get(), value))
         })
     }
 
@@ -46,9 +49,12 @@ impl Symmetric {
         let bytes = bytemuck::cast_slice(source);
         let len = bytes.len() as u64;
         self.verb(Verb::PUT, rank, len, |all| {
-            all.reach(rank, Region::new(target, len))?.copy_in(target.get(), bytes)?;
-            all.written(rank, target, len);
-            Ok(())
+            let reached = all.reach(rank, Region::new(target, len))?;
+            all.change(reached, |heap| {
+                heap.copy_in(target.get(), bytes)?;
+                all.written(rank, target, len);
+                Ok(())
+            })
         })
     }
 
@@ -61,7 +67,7 @@ impl Symmetric {
         let bytes = bytemuck::cast_slice_mut(target);
         let len = bytes.len() as u64;
         self.verb(Verb::GET, rank, len, |all| {
-            all.reach(rank, Region::new(source, len))?.copy_out(source.get(), bytes)
+            all.reach(rank, Region::new(source, len))?.heap.copy_out(source.get(), bytes)
         })
     }
 
@@ -72,9 +78,12 @@ impl Symmetric {
     #[inline]
     pub fn copy(&self, source: HeapPlace, target: HeapPlace, len: u64) -> Result<()> {
         self.verb(Verb::PUT, target.rank, len, |all| {
-            all.heaps.copy(all.place(source)?, all.place(target)?, len, CacheHint::Keep)?;
-            all.written(target.rank, target.offset, len);
-            Ok(())
+            let (from, to) = (all.place(source)?, all.place(target)?);
+            all.change(all.target(target.rank)?, |_| {
+                all.heaps.copy(from, to, len, CacheHint::Keep)?;
+                all.written(target.rank, target.offset, len);
+                Ok(())
+            })
         })
     }
 }

@@ -2,11 +2,10 @@
 
 use bytemuck::Pod;
 
-use super::Symmetric;
+use super::{Symmetric, TargetHeap};
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
-use crate::shm::Span;
 use crate::trace::Verb;
 
 /// Which elements a strided verb moves. All fields count elements.
@@ -83,14 +82,15 @@ impl Symmetric {
     ) -> Result<()> {
         self.verb(Verb::PUT, rank, moved::<T>(blocks), |all| {
             check_local(source, blocks.extent("source_stride", blocks.source_stride)?)?;
-            let heap =
-                all.blocks::<T>(rank, target, blocks.extent("target_stride", blocks.target_stride)?)?;
-            for (to, from) in blocks.starts() {
-                let to = target.get() + (to * size_of::<T>()) as u64;
-                heap.copy_in(to, bytemuck::cast_slice(&source[from..from + blocks.len]))?;
-                all.written(rank, HeapOffset::new(to), (blocks.len * size_of::<T>()) as u64);
-            }
-            Ok(())
+            let extent = blocks.extent("target_stride", blocks.target_stride)?;
+            all.change(all.blocks::<T>(rank, target, extent)?, |heap| {
+                for (to, from) in blocks.starts() {
+                    let to = target.get() + (to * size_of::<T>()) as u64;
+                    heap.copy_in(to, bytemuck::cast_slice(&source[from..from + blocks.len]))?;
+                    all.written(rank, HeapOffset::new(to), (blocks.len * size_of::<T>()) as u64);
+                }
+                Ok(())
+            })
         })
     }
 
@@ -107,8 +107,8 @@ impl Symmetric {
     ) -> Result<()> {
         self.verb(Verb::GET, rank, moved::<T>(blocks), |all| {
             check_local(target, blocks.extent("target_stride", blocks.target_stride)?)?;
-            let heap =
-                all.blocks::<T>(rank, source, blocks.extent("source_stride", blocks.source_stride)?)?;
+            let extent = blocks.extent("source_stride", blocks.source_stride)?;
+            let heap = &all.blocks::<T>(rank, source, extent)?.heap;
             for (to, from) in blocks.starts() {
                 let from = source.get() + (from * size_of::<T>()) as u64;
                 heap.copy_out(from, bytemuck::cast_slice_mut(&mut target[to..to + blocks.len]))?;
@@ -117,8 +117,8 @@ impl Symmetric {
         })
     }
 
-    /// Returns the heap of `rank`, in which `extent` elements from `offset` on may be touched.
-    fn blocks<T>(&self, rank: Rank, offset: HeapOffset, extent: usize) -> Result<&Span> {
+    /// Returns what is reached of `rank`, where `extent` elements from `offset` on may be touched.
+    fn blocks<T>(&self, rank: Rank, offset: HeapOffset, extent: usize) -> Result<&TargetHeap> {
         let len = (extent as u64).saturating_mul(size_of::<T>() as u64);
         self.reach(rank, Region::new(offset, len))
     }

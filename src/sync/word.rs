@@ -9,12 +9,17 @@
 //! | W2 fence | `release_fence`, then a plain store | W1's `fetch` | all before the fence |
 //! | W3 quiet | store, `full_fence`, look | the same of another rank | one sees the other's store |
 //!
+//! Whoever waits for a word of its rank sleeps on a cell that its rank has for all its words: P1
+//! and P2 of [`park`](super::park). A store by address wakes nobody.
+//!
 //! OpenSHMEM asks for none of W1: there an atomic orders nothing but itself. On x86-64 it is free,
 //! so a program may take a word for a flag without a fence. W3 is a store-load pair on each side,
 //! which release and acquire do not order: both could look before the other's store is out of its
 //! store buffer. So it takes a sequentially consistent fence on each side.
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use super::kernel::Kernel;
+use super::park::ParkCell;
 
 /// A word that any rank may change at any time. Each method but `fetch` and `set` returns what the
 /// word was before.
@@ -102,6 +107,15 @@ macro_rules! atomic_words {
 }
 
 atomic_words!(AtomicU32 of u32, AtomicU64 of u64);
+
+/// Does `change` to words of a rank, then wakes the threads of that rank that wait for its words.
+/// All of them sleep on `park` (P1, with many wakers of one cell).
+#[inline]
+pub fn change_words<T, K: Kernel + ?Sized>(park: &ParkCell, kernel: &K, change: impl FnOnce() -> T) -> T {
+    let done = change();
+    park.wake(kernel);
+    done
+}
 
 /// Has all that this thread did before seen by whoever sees what it stores from now on (W2).
 #[inline]

@@ -57,6 +57,7 @@ verbs! {
     PUT_REGISTERED = "put_registered",
     LONG_WAIT = "long wait",
     ATOMIC = "atomic",
+    WAIT_UNTIL = "wait_until",
 }
 
 impl Verb {

@@ -1,7 +1,7 @@
 //! Models of atomic operations on words of the heap, and of what is ordered around them.
 
 use super::*;
-use crate::sync::word::{full_fence, release_fence};
+use crate::sync::word::{change_words, full_fence, release_fence};
 
 /// A word that two threads share, beside the rest of the world.
 fn shared_word(value: u64) -> Arc<AtomicU64> {
@@ -109,5 +109,41 @@ fn two_that_write_and_are_quiet_do_not_both_miss_the_other() {
         let other = spawn(&world, move |world| write_and_look(world, 1));
         let seen = write_and_look(&world, 0);
         assert!(seen + other.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn whoever_sleeps_until_a_word_changes_is_woken_by_the_rank_that_changes_it() {
+    model(|| {
+        let (world, word) = (World::new(), shared_word(0));
+        let writer = {
+            let word = Arc::clone(&word);
+            spawn(&world, move |world| {
+                world.ghosts[0].write(7);
+                change_words(&world.park, &world.kernel, || AtomicWord::set(&*word, 1));
+            })
+        };
+        let poll = || (AtomicWord::fetch(&*word) == 1).then_some(());
+        wait_until(&world.waiting(PARK), &world.park, poll).unwrap();
+        assert_eq!(world.ghosts[0].read(), 7);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn many_that_add_to_words_of_a_rank_wake_it_by_its_one_cell() {
+    model(|| {
+        let (world, words) = (World::new(), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
+        let writers = [0, 1].map(|number| {
+            let words = Arc::clone(&words);
+            spawn(&world, move |world| {
+                change_words(&world.park, &world.kernel, || AtomicWord::fetch_add(&words[number], 1));
+            })
+        });
+        let poll = || words.iter().all(|word| AtomicWord::fetch(word) == 1).then_some(());
+        wait_until(&world.waiting(PARK), &world.park, poll).unwrap();
+        for writer in writers {
+            writer.join().unwrap();
+        }
     });
 }

@@ -2,3 +2,5 @@
 
 mod atomics;
 mod moves;
+mod signals;
+mod waits;
