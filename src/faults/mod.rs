@@ -125,7 +125,7 @@ pub(crate) const POST: &str = "post";
 const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
-const VERBS: [&str; 38] = [
+const VERBS: [&str; 40] = [
     PUT,
     "put_with_signal",
     "put_slice",
@@ -134,9 +134,11 @@ const VERBS: [&str; 38] = [
     "write",
     "get",
     "read",
+    "atomic",
     "signal",
     "relaxed_signal",
     "wait",
+    "wait_until",
     "relaxed_wait",
     "unpack_packets",
     "flush",
