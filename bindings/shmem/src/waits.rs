@@ -2,6 +2,7 @@
 //! way to the others: programs poll with it.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fail::fatal;
 use crate::wait::{self, AwaitedWord};
@@ -28,6 +29,9 @@ impl<T: PartialOrd> Condition<T> {
         }
     }
 }
+
+/// Behind which word a search for any word begins.
+static BEHIND_LAST: AtomicUsize = AtomicUsize::new(0);
 
 /// Words of which some are left out, and what each has to be.
 struct Set<T> {
@@ -77,11 +81,24 @@ impl<T: Word> Set<T> {
         unsafe { self.members() }.all(|index| unsafe { self.holds(index) })
     }
 
+    /// Returns a word that is so. It begins to look behind the one that it has returned last: so a
+    /// program that asks again and again hears of every word.
+    ///
     /// # Safety
     /// As for [`Set::holds`].
     unsafe fn any(&self) -> Option<usize> {
+        // Relaxed: it says where to begin, and any place is right.
+        let begin = BEHIND_LAST.load(Ordering::Relaxed);
         // SAFETY: the caller's duties are the same.
-        unsafe { self.members() }.find(|index| unsafe { self.holds(*index) })
+        let is_so = |index: &usize| unsafe { self.holds(*index) };
+        // SAFETY: the same.
+        let members = || unsafe { self.members() };
+        let found = members().filter(|index| *index >= begin).find(is_so);
+        let found = found.or_else(|| members().take_while(|index| *index < begin).find(is_so));
+        if let Some(index) = found {
+            BEHIND_LAST.store(index + 1, Ordering::Relaxed);
+        }
+        found
     }
 
     /// Stores which words are so, and returns how many.

@@ -97,6 +97,11 @@ static void sets(int me, int n)
     check(shmem_int_wait_until_any(flags, n, status, SHMEM_CMP_EQ, 1) == SIZE_MAX);
     check(shmem_int_test_all(flags, n, NULL, SHMEM_CMP_EQ, 1) == 1);
     shmem_int_wait_until_all(flags, n, NULL, SHMEM_CMP_NE, 0);
+    /* Who asks again and again hears of every word. */
+    for (int pe = 0; pe < n; pe++)
+        status[shmem_int_test_any(flags, n, NULL, SHMEM_CMP_EQ, 1)]++;
+    for (int pe = 0; pe < n; pe++)
+        check(status[pe] == 2);
     free(status);
     shmem_barrier_all();
 }
