@@ -15,9 +15,10 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use super::forks;
+use crate::error::{Error, Result};
 
 /// Threads in their steps read; a fork writes.
 static FORK: RwLock<()> = RwLock::new(());
@@ -47,6 +48,18 @@ pub(crate) fn spawn<R: Send + 'static>(
 ) -> io::Result<JoinHandle<R>> {
     let builder = Builder::new().name(name.to_owned()).stack_size(STACK);
     undivided(|| builder.spawn(body))
+}
+
+/// Starts a thread that ends within `scope`.
+///
+/// # Errors
+/// [`Error::Os`](crate::Error::Os).
+pub fn spawn_scoped<'scope, R: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    body: impl FnOnce() -> R + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, R>> {
+    let builder = Builder::new().stack_size(STACK);
+    undivided(|| builder.spawn_scoped(scope, body)).map_err(|error| Error::os("starting a thread", error))
 }
 
 /// A value of the whole process. In a child of a fork nobody has it locked.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shmccl::bootstrap::{Options, ProcessMark};
 use shmccl::rank::check_n_ranks;
-use shmccl::shm::undivided::undivided;
+use shmccl::shm::undivided::spawn_scoped;
 use shmccl::sync::Revocation;
 use shmccl::{Communicator, Error, UniqueId};
 
@@ -192,7 +192,7 @@ fn prepare_all(places: Vec<CommPlace>, comms: Vec<Communicator>) -> Result<Vec<s
     unsafe impl Send for Handle {}
     std::thread::scope(|scope| {
         let spawn = |(place, comm): (CommPlace, Communicator)| {
-            undivided(|| scope.spawn(move || place.adopt(comm).map(Handle)))
+            spawn_scoped(scope, move || place.adopt(comm).map(Handle))
         };
         let threads: Vec<_> = places.into_iter().zip(comms).map(spawn).collect();
         // All are joined before the first failure is returned.

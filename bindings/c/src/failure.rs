@@ -129,8 +129,11 @@ fn rank_of(error: &Error) -> Option<Rank> {
     }
 }
 
-/// Waits for the end of a thread. A panic is a failure.
-pub(crate) fn joined<R>(thread: ScopedJoinHandle<'_, Result<R, Failure>>) -> Result<R, Failure> {
+/// Waits for the end of a thread. A panic is a failure, and so is a thread that was not to be had.
+pub(crate) fn joined<R>(
+    thread: shmccl::Result<ScopedJoinHandle<'_, Result<R, Failure>>>,
+) -> Result<R, Failure> {
+    let thread = thread?;
     thread.join().unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
 }
 

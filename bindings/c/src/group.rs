@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shmccl::Group;
 use shmccl::comm::OwnedCall;
-use shmccl::shm::undivided::undivided;
+use shmccl::shm::undivided::spawn_scoped;
 
 use crate::answer::answer;
 use crate::comm_state::{CommState, LockedComm, RankInit};
@@ -146,7 +146,7 @@ fn make_all(inits: &[PendingInit]) -> Result<(), Failure> {
     let made = std::thread::scope(|scope| {
         let inits = inits.iter().map(|pending| &pending.init);
         let threads: Vec<_> =
-            inits.map(|init| undivided(|| scope.spawn(|| init.meet().map(|comm| comm.addr())))).collect();
+            inits.map(|init| spawn_scoped(scope, || init.meet().map(|comm| comm.addr()))).collect();
         threads.into_iter().map(joined).collect::<Vec<Result<usize, Failure>>>()
     });
     for (pending, made) in inits.iter().zip(made) {
@@ -189,8 +189,7 @@ fn run_all(shares: Vec<Share>) -> Result<(), Failure> {
     let (enqueued, now): (Vec<_>, Vec<_>) = shares.into_iter().partition(|share| share.stream.is_some());
     enqueued.into_iter().try_for_each(Share::run)?;
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            now.into_iter().map(|share| undivided(|| scope.spawn(|| share.run()))).collect();
+        let threads: Vec<_> = now.into_iter().map(|share| spawn_scoped(scope, || share.run())).collect();
         threads.into_iter().map(joined).collect::<Vec<_>>().into_iter().collect()
     })
 }

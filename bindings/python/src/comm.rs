@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 use shmccl::bootstrap::Options;
 use shmccl::collective::Algorithm;
 use shmccl::reduce::ReduceOp;
-use shmccl::shm::undivided::undivided;
+use shmccl::shm::undivided::spawn_scoped;
 use shmccl::{Collectives, Communicator as Engine, Error, Rank};
 
 use crate::allocations::Allocations;
@@ -87,9 +87,8 @@ fn prepared(mut comm: Engine) -> shmccl::Result<Engine> {
 /// Does that for the ranks of one process, each in a thread, because they wait for each other.
 fn all_prepared(comms: Vec<Engine>) -> shmccl::Result<Vec<Engine>> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            comms.into_iter().map(|comm| undivided(|| scope.spawn(|| prepared(comm)))).collect();
-        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panicked)));
+        let threads: Vec<_> = comms.into_iter().map(|comm| spawn_scoped(scope, || prepared(comm))).collect();
+        let ended = threads.into_iter().map(|thread| thread?.join().unwrap_or(Err(Error::Panicked)));
         // All are joined before the first failure is returned.
         ended.collect::<Vec<_>>().into_iter().collect()
     })

@@ -525,6 +525,74 @@ def messages_of_one_source_and_tag_stay_in_order():
         comm.Barrier()
 
 
+def many_short_messages_run_ahead_of_their_receives():
+    comm = MPI.COMM_WORLD
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    for number in range(40):
+        comm.send(number, right)
+    comm.Barrier()
+    assert [comm.recv(source=left) for _ in range(40)] == list(range(40))
+
+
+def a_communicator_is_made_while_a_long_message_is_awaited():
+    comm = MPI.COMM_WORLD
+    got, request = np.zeros(1 << 17), None
+    if comm.rank == 1:
+        request = comm.Irecv(got, 0)
+    if comm.rank == 0 and comm.size > 1:
+        comm.Send(np.full(1 << 17, 7.0), 1)
+    comm.Dup().Free()
+    if request is not None:
+        request.Wait()
+        assert (got == 7).all()
+
+
+def what_is_sent_beside_a_receive_is_sent_when_that_is_done():
+    comm = MPI.COMM_WORLD
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sent, got = np.full(1 << 17, float(comm.rank)), np.zeros(1 << 17)
+    comm.Isendrecv(sent, right, 0, got, left).Wait()
+    sent[:] = -1
+    comm.Barrier()
+    assert (got == left).all()
+    request = comm.Isendrecv(sent, right, 0, got, MPI.PROC_NULL)
+    assert comm.Recv(got, left) == left and request.Wait()
+
+
+def a_receive_that_cannot_be_written_fails_for_whoever_waits():
+    comm = MPI.COMM_WORLD
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    locked = np.zeros(3)
+    locked.flags.writeable = False
+    request = comm.Irecv(locked, left)
+    comm.Send(np.ones(3), right)
+    comm.Barrier()
+    try:
+        request.Wait()
+        raise AssertionError("it was written")
+    except ValueError:
+        pass
+
+
+def grids_are_as_near_to_cubes_as_can_be():
+    for n, dims in {24: [4, 3, 2], 60: [5, 4, 3], 20: [5, 2, 2], 28: [7, 2, 2], 7: [7, 1, 1], 64: [4, 4, 4]}.items():
+        assert MPI.Compute_dims(n, 3) == dims
+
+
+def a_type_begins_where_its_first_element_does():
+    comm = MPI.COMM_WORLD
+    fourth = MPI.DOUBLE.Create_indexed([1], [3])
+    assert (fourth.lb, fourth.extent) == (24, 8)
+    got = np.zeros(2)
+    comm.Sendrecv([np.arange(6.0), 2, fourth], comm.rank, 0, got, comm.rank)
+    assert got.tolist() == [3, 4]
+
+
+def groups_that_were_empty_know_their_rank():
+    world = MPI.COMM_WORLD.group
+    assert MPI.GROUP_EMPTY.Union(world).rank == world.rank
+
+
 ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job]
 OTHERS = [value for name, value in list(globals().items()) if "_" in name and getattr(value, "__module__", "") == __name__]
 OTHERS = [program for program in OTHERS if program not in ENDS]

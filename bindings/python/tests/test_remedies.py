@@ -141,7 +141,7 @@ TABLE = [
     ("without both, the launcher's", lambda c: shmccl.init(rank=0), lambda c: shmccl.init(rank=0, size=1, timeout=5.0).close()),
     ("an id needs rank= and size=", lambda c: shmccl.init(id=shmccl.UniqueId()), lambda c: shmccl.init(rank=0, size=1, id=shmccl.UniqueId()).close()),
     ("give .x, count, displacement, type.", lambda c: MPI.Comm(c).Bcast([]), lambda c: MPI.Comm(c).Bcast([np.ones(3), 1, 2, MPI.DOUBLE])),
-    ("give the counts", lambda c: MPI.Comm(c).Alltoallv(np.ones(3), np.ones(3)), lambda c: MPI.Comm(c).Alltoallv([np.ones(3), [1, 1]], [np.ones(3), [1, 1]])),
+    ("expected a count and a displacement for each", lambda c: MPI.Comm(c).Alltoallv([np.ones(3), [1]], np.ones(3)), lambda c: MPI.Comm(c).Alltoallv([np.ones(3), [1, 1]], [np.ones(3), [1, 1]])),
     ("a count and a displacement for each", lambda c: MPI.Comm(c).Alltoallv([np.ones(2), [1]], np.ones(2)), lambda c: MPI.Comm(c).Alltoallv([np.ones(2), [1, 1], [0, 1]], np.ones(2))),
     ("pass a multiple", lambda c: MPI.Comm(c).Allgather(MPI.IN_PLACE, np.ones(3)), lambda c: MPI.Comm(c).Allgather(MPI.IN_PLACE, np.ones(4))),
     ("pass what they send", lambda c: MPI.Comm(c).Reduce(MPI.IN_PLACE, np.ones(1), root=1 - c.rank), lambda c: MPI.Comm(c).Reduce(MPI.IN_PLACE if c.rank else np.ones(1), np.ones(1), root=1)),

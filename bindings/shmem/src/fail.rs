@@ -4,12 +4,30 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a rank that a call has ended.
 const FAILED: i32 = 1;
 
 /// This rank as its lines name it, once it is one.
 static NAME: OnceLock<String> = OnceLock::new();
+
+/// Whether this process ends, for whatever reason.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// What is called before a call fails: another rank may have ended all of them.
+static LAST_LOOK: OnceLock<fn()> = OnceLock::new();
+
+/// Has `look` called before a call fails.
+pub(crate) fn look_before_failing(look: fn()) {
+    LAST_LOOK.get_or_init(|| look);
+}
+
+/// Says that this process ends. Returns whether a call that has failed ends it.
+pub(crate) fn has_failed_at_end() -> bool {
+    // Relaxed: the thread that asks is the one that ends the process.
+    ENDS.swap(true, Ordering::Relaxed)
+}
 
 /// Has all lines from now on name the rank.
 pub(crate) fn name_rank(me: usize, n: usize) {
@@ -26,8 +44,19 @@ pub(crate) fn note(text: impl Display) {
 /// Ends the program, which cannot go on.
 #[cold]
 pub(crate) fn fatal(text: impl Display) -> ! {
+    LAST_LOOK.get().inspect(|look| look());
     note(text);
+    // Relaxed: one of two threads that fail at once calls `exit`, no matter which.
+    if ENDS.swap(true, Ordering::Relaxed) {
+        end_now(FAILED);
+    }
     std::process::exit(FAILED)
+}
+
+/// Ends the process at once: what it has buffered is lost.
+pub(crate) fn end_now(status: i32) -> ! {
+    // SAFETY: it does nothing but that.
+    unsafe { libc::_exit(status) }
 }
 
 /// Returns what a result holds, or ends the program.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use shmccl::shm::undivided::undivided;
 use shmccl::sync::atomic::AtomicU64;
 
-use crate::fail::or_fatal;
+use crate::fail::{self, or_fatal};
 use crate::futex;
 use crate::world::{self, World, lock};
 
@@ -32,7 +32,8 @@ pub(crate) fn watch(world: &'static World) {
 fn begin(world: &'static World) {
     // SAFETY: the function is there as long as the process.
     unsafe { libc::atexit(leave_at_exit) };
-    let thread = std::thread::Builder::new().name("shmem-exit".into()).stack_size(64 << 10);
+    let thread = std::thread::Builder::new().name("shmem-exit".into()).stack_size(256 << 10);
+    fail::look_before_failing(end_if_told);
     let blocked = BlockedSignals::new();
     or_fatal(undivided(|| thread.spawn(move || end_when_told(world))), "shmem_init");
     drop(blocked);
@@ -63,22 +64,31 @@ impl Drop for BlockedSignals {
 
 /// Leaves the job. Those that still wait for this rank hear that it is gone.
 extern "C" fn leave_at_exit() {
-    if let Some(finalize) = lock(&BEFORE).take() {
+    let finalize = lock(&BEFORE).take();
+    // The others do not come to the barrier of a rank that has failed.
+    if let Some(finalize) = finalize.filter(|_| !fail::has_failed_at_end()) {
         finalize();
     }
     world::leave();
+}
+
+/// Ends the process with the status that another rank has named, if one has ended all.
+fn end_if_told() {
+    let Some(world) = world::current() else { return };
+    // SAFETY: the word is in memory that stays mapped.
+    let value = unsafe { &*world.control.exit() }.load(Ordering::Acquire);
+    if value & IS_OVER != 0 {
+        // A rank that is gone without a word has failed, whatever its status.
+        world::leave();
+        fail::end_now(status_of(value));
+    }
 }
 
 /// Sleeps until there is a status, and ends the process with it.
 fn end_when_told(world: &World) {
     let word = world.control.exit();
     loop {
-        // SAFETY: the word is in memory that stays mapped.
-        let value = unsafe { &*word }.load(Ordering::Acquire);
-        if value & IS_OVER != 0 {
-            // SAFETY: it ends the process; what the program has buffered is lost.
-            unsafe { libc::_exit(status_of(value)) };
-        }
+        end_if_told();
         // The half that says so is the upper one.
         futex::wait(word.cast::<u32>().wrapping_add(1), 0, Duration::MAX);
     }

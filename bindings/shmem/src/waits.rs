@@ -1,8 +1,9 @@
 //! Waits for words of this rank, which others change, and tests of them. A test that fails gives
 //! way to the others: programs poll with it.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fail::fatal;
 use crate::wait::{self, AwaitedWord};
@@ -30,8 +31,13 @@ impl<T: PartialOrd> Condition<T> {
     }
 }
 
-/// Behind which word a search for any word begins.
-static BEHIND_LAST: AtomicUsize = AtomicUsize::new(0);
+/// The most sets whose last words a thread remembers.
+const MOST_SETS: usize = 1024;
+
+thread_local! {
+    /// Behind which word of a set, by its address, a search for any word begins.
+    static BEHIND_LAST: RefCell<HashMap<usize, usize>> = RefCell::default();
+}
 
 /// Words of which some are left out, and what each has to be.
 struct Set<T> {
@@ -81,14 +87,13 @@ impl<T: Word> Set<T> {
         unsafe { self.members() }.all(|index| unsafe { self.holds(index) })
     }
 
-    /// Returns a word that is so. It begins to look behind the one that it has returned last: so a
-    /// program that asks again and again hears of every word.
+    /// Returns a word that is so. It begins to look behind the one that it has returned last, so
+    /// that a program hears of every word.
     ///
     /// # Safety
     /// As for [`Set::holds`].
     unsafe fn any(&self) -> Option<usize> {
-        // Relaxed: it says where to begin, and any place is right.
-        let begin = BEHIND_LAST.load(Ordering::Relaxed);
+        let begin = BEHIND_LAST.with_borrow(|last| last.get(&self.words.addr()).copied().unwrap_or(0));
         // SAFETY: the caller's duties are the same.
         let is_so = |index: &usize| unsafe { self.holds(*index) };
         // SAFETY: the same.
@@ -96,7 +101,12 @@ impl<T: Word> Set<T> {
         let found = members().filter(|index| *index >= begin).find(is_so);
         let found = found.or_else(|| members().take_while(|index| *index < begin).find(is_so));
         if let Some(index) = found {
-            BEHIND_LAST.store(index + 1, Ordering::Relaxed);
+            BEHIND_LAST.with_borrow_mut(|last| {
+                if last.len() >= MOST_SETS {
+                    last.clear();
+                }
+                last.insert(self.words.addr(), index + 1);
+            });
         }
         found
     }

@@ -20,7 +20,7 @@ use crate::fail::{fatal, name_rank, or_fatal};
 pub(crate) const PAGE: u64 = 4096;
 
 /// The length of the name with its zero: at most `SHMEM_MAX_NAME_LEN`.
-const NAME: &[u8] = concat!("shmccl ", env!("CARGO_PKG_VERSION"), "\0").as_bytes();
+const NAME: &[u8] = b"shmccl\0";
 
 /// A membership in a job.
 pub(crate) struct World {

@@ -8,7 +8,7 @@ static void queries(int me, int n)
     shmem_info_get_version(&major, &minor);
     shmem_info_get_name(name);
     check(major == SHMEM_MAJOR_VERSION && minor == SHMEM_MINOR_VERSION);
-    check(strncmp(name, SHMEM_VENDOR_STRING, strlen(SHMEM_VENDOR_STRING)) == 0);
+    check(strcmp(name, SHMEM_VENDOR_STRING) == 0);
     shmem_query_thread(&provided);
     shmem_query_initialized(&initialized);
     check(provided == SHMEM_THREAD_MULTIPLE && initialized == 1);

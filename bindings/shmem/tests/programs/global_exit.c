@@ -1,6 +1,10 @@
 /* One PE ends all, of which one computes and the others wait. */
 #include "check.h"
 
+#ifndef STATUS
+#define STATUS 7
+#endif
+
 int main(void)
 {
     shmem_init();
@@ -8,7 +12,7 @@ int main(void)
     int me = shmem_my_pe();
     shmem_barrier_all();
     if (me == 0)
-        shmem_global_exit(7);
+        shmem_global_exit(STATUS);
     if (me == 1)
         for (volatile long i = 0;; i++)
             ;

@@ -102,6 +102,12 @@ static void sets(int me, int n)
         status[shmem_int_test_any(flags, n, NULL, SHMEM_CMP_EQ, 1)]++;
     for (int pe = 0; pe < n; pe++)
         check(status[pe] == 2);
+    for (int turn = 0; turn < n; turn++) {
+        check(shmem_int_test_any(flags, 1, NULL, SHMEM_CMP_EQ, 1) == 0);
+        status[shmem_int_test_any(flags + (n > 1), n - (n > 1), NULL, SHMEM_CMP_EQ, 1)]++;
+    }
+    for (int pe = 0; pe < n - (n > 1); pe++)
+        check(status[pe] >= 3);
     free(status);
     shmem_barrier_all();
 }

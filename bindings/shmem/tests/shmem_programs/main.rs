@@ -141,6 +141,20 @@ fn a_rank_ends_all_with_its_status() {
 }
 
 #[test]
+fn a_rank_ends_all_in_good_order() {
+    run_as_several(&compiled(&source("global_success.c"), false));
+}
+
+#[test]
+fn a_call_that_fails_ends_the_job_though_its_end_would_be_a_barrier() {
+    let program = compiled(&source("fails_at_end.c"), false);
+    let begun = std::time::Instant::now();
+    let job = launch(3, &program).timeout(10 * PATIENCE);
+    assert!(job.supervise(&mut Silent).is_err());
+    assert!(begun.elapsed() < 5 * PATIENCE, "a rank has waited for the time-out");
+}
+
+#[test]
 fn a_rank_that_ends_without_finalize_does_not_hang_the_others() {
     let program = compiled(&source("early.c"), false);
     assert!(launch(2, &program).supervise(&mut Silent).is_err());

@@ -97,9 +97,16 @@ def Compute_dims(nnodes, dims):
     return [extent or found.pop(0) for extent in dims]
 
 
-def _balanced(n, n_dims):
-    """Returns factors of `n` in falling order, whose largest is as small as can be."""
-    if n_dims <= 1:
-        return [n] * n_dims
-    largest = next(factor for factor in range(1, n + 1) if n % factor == 0 and factor**n_dims >= n)
-    return [largest, *sorted(_balanced(n // largest, n_dims - 1), reverse=True)]
+def _balanced(n, n_dims, most=None):
+    """Returns factors of `n` in falling order, whose largest is as small as can be; None where all are at `most` so large."""
+    most = n if most is None else most
+    if n_dims == 0:
+        return []
+    if n_dims == 1:
+        return [n] if n <= most else None
+    for largest in range(1, min(n, most) + 1):
+        if n % largest == 0 and largest**n_dims >= n:
+            others = _balanced(n // largest, n_dims - 1, largest)
+            if others is not None:
+                return [largest, *others]
+    return None

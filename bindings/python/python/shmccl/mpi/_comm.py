@@ -100,8 +100,10 @@ class Comm(Collectives, Messages, Objects):
     def _divide(self, color, key, kind, *arguments):
         """Makes a communicator of the ranks that name the same color; None for none.
 
-        Its messages are not a duplicate: a communicator of all ranks has more room for others than one of some.
+        Its messages are not a duplicate: a communicator of all ranks has more room for others than one of some. Ranks come
+        together first, where messages move that some of them still wait for.
         """
+        self.Barrier()
         part, *messages = (self.shmccl.split(color, key) for _ in range(3))
         if part is None:
             return None

@@ -106,12 +106,12 @@ class Derived(Datatype):
     @classmethod
     def of(cls, counts, displacements, kinds, padding):
         """Makes one of so many elements of each kind from each displacement on, in bytes."""
-        pieces, ends = [], [0]
+        pieces, ends = [], []
         for count, at, kind in zip(counts, displacements, kinds, strict=True):
             for begin in (int(at) + kind.extent * number for number in range(int(count))):
                 _extend(pieces, [(begin + within, length) for within, length in kind.pieces])
                 ends += [begin + kind.lb, begin + kind.ub]
-        lb, ub = min(ends), max(ends)
+        lb, ub = min(ends, default=0), max(ends, default=0)
         return cls(pieces, lb, -(-(ub - lb) // padding) * padding, max((kind.alignment for kind in kinds), default=1))
 
     size = property(lambda self: sum(length for _, length in self._pieces))

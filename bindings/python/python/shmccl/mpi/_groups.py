@@ -34,7 +34,8 @@ class Group:
         return self.Excl(_spread(ranks))
 
     def Union(self, other):
-        return self._of(self._members + tuple(member for member in other._members if member not in self._members))
+        added = tuple(member for member in other._members if member not in self._members)
+        return Group(self._members + added, other._own if self._own is None else self._own)
 
     def Intersection(self, other):
         return self._of(member for member in self._members if member in other._members)

@@ -26,6 +26,8 @@ HEADER, HEADERS = 256, 0
 _FIELDS = struct.Struct("<QqQQ")
 ROOM = HEADER - _FIELDS.size
 _NUMBERS = 1 << 30
+# So many headers of each rank are taken by a call that waits for something else.
+_SHARE = 4
 # So many operations may be done before they are forgotten.
 _MANY = 64
 # The tag of the last header.
@@ -84,33 +86,44 @@ class Receive:
 
     def __init__(self, matching, source, tag, sink):
         self.matching, self.source, self.tag, self.sink = matching, source, tag, sink
-        self.message, self._work = None, None
+        self.message, self._work, self._failure = None, None, None
+        # What is sent by the same call, and has to be sent as well.
+        self.beside = None
 
     def match(self, message):
-        """Takes a message, and begins to receive its payload."""
-        if message.elements is not None:
-            self.sink.put(message.elements)
-        else:
-            self._work = self.matching.begin_payload(message, self.sink.room_for(message.length))
+        """Takes a message, and begins to receive its payload. What fails is for whoever waits for the receive."""
+        try:
+            if message.elements is not None:
+                self.sink.put(message.elements)
+            else:
+                self._work = self.matching.begin_payload(message, self.sink.room_for(message.length))
+        except Exception as failure:
+            self._failure = failure
         if message.is_synchronous:
             self.matching.acknowledge(message)
         # From here on, another thread may see that it is done.
         self.message = message
 
+    def _works(self):
+        return [work for work in (self._work, self.beside) if work is not None]
+
     def is_done(self):
-        return self.message is not None and (self._work is None or self._work.is_done())
+        return self.message is not None and all(work.is_done() for work in self._works())
 
     def wait(self, timeout=None):
         if self.message is None:
             self.matching.look(_BESIDE if timeout is None else timeout)
-        elif self._work is not None:
-            self._work.wait(timeout)
+        else:
+            for work in self._works():
+                work.wait(timeout)
         return self.is_done()
 
     def raise_failure(self):
-        """Raises what the payload has failed by."""
-        if self._work is not None:
-            self._work.wait()
+        """Raises what the receive has failed by."""
+        if self._failure is not None:
+            raise self._failure
+        for work in self._works():
+            work.wait()
 
 
 class Matching:
@@ -146,16 +159,6 @@ class Matching:
             self.payloads.send(part, dest, tag=_payload(number), dtype="uint8")
         self._note_started(payload)
         return Both(work, payload)
-
-    def send_at_once(self, part, dest, tag):
-        """Sends the bytes of a part, where nothing else is to be done meanwhile. Returns whether that is so."""
-        if dest == self.rank or _waiting or not self._is_idle():
-            return False
-        header, number = self._header_of(part, tag, False)
-        self.comm.send(header, dest, tag=HEADERS)
-        if part.count * part.itemsize > ROOM:
-            self.payloads.send(part, dest, tag=_payload(number), dtype="uint8")
-        return True
 
     def _header_of(self, part, tag, is_synchronous):
         length = part.count * part.itemsize
@@ -224,11 +227,12 @@ class Matching:
 
     def probe(self, source, tag, is_taken=False):
         """Returns an unexpected message, if one has come. It stays one unless it is taken."""
-        while True:
-            with self._here:
-                message = self._found(source, tag, is_taken)
+        message = self._unexpected_now(source, tag, is_taken)
+        for _ in range(_SHARE * self.size):
             if message is not None or not self.look(0):
-                return message
+                break
+            message = self._unexpected_now(source, tag, is_taken)
+        return message
 
     def wait_for_probe(self, source, tag, is_taken=False):
         """Returns an unexpected message when one has come."""
@@ -242,6 +246,10 @@ class Matching:
             self.payloads.recv(place, message.source, tag=_payload(message.number), dtype="uint8")
         self._note_started(work)
         return work
+
+    def _unexpected_now(self, source, tag, is_taken):
+        with self._here:
+            return self._found(source, tag, is_taken)
 
     def _found(self, source, tag, is_taken):
         for at, message in enumerate(self._unexpected):
@@ -345,11 +353,12 @@ def _pause(matching=None):
 
 
 def look_for_others(matching=None):
-    """Takes headers of other communicators, where receives were posted."""
+    """Takes headers of other communicators, where receives were posted; not all, as others may send more and more."""
     for other in list(_waiting):
         if other is not matching:
-            while other.look(0):
-                pass
+            for _ in range(_SHARE * other.size):
+                if not other.look(0):
+                    break
 
 
 def complete(work):

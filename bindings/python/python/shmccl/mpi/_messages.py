@@ -4,6 +4,7 @@ from .._core import _Part
 from .._errors import InvalidArgumentError, InvalidRankError
 from ._buffers import sent
 from ._constants import ANY_SOURCE, ANY_TAG, LARGEST_TAG, PROC_NULL
+from ._matching import ROOM
 from ._pickling import pickle
 from ._requests import Prequest, Request
 from ._sinks import ObjectSink, sink
@@ -79,9 +80,11 @@ class Messages:
             return Request._begun()
         return Request._begun(self._matching.send(elements, dest, tag, is_synchronous))
 
-    def _send_at_once(self, elements, dest, tag):
-        if self._checked(dest, tag) and not self._matching.send_at_once(elements, dest, tag):
-            self._send(elements, dest, tag).wait()
+    def _send_now(self, elements, dest, tag):
+        """Sends elements, and waits for that unless they lie in the header: their memory is free again at once."""
+        request = self._send(elements, dest, tag)
+        if elements.count * elements.itemsize > ROOM:
+            request.wait()
 
     def _receive(self, place, source, tag):
         if not self._checked(source, tag, is_source=True):
@@ -107,7 +110,7 @@ class Messages:
         return Request._begun()
 
     def Send(self, buf, dest, tag=0):
-        self._send_at_once(sent(buf), dest, tag)
+        self._send_now(sent(buf), dest, tag)
 
     def Ssend(self, buf, dest, tag=0):
         self.Issend(buf, dest, tag).wait()
@@ -134,7 +137,11 @@ class Messages:
 
     def Isendrecv(self, sendbuf, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG):
         request = self.Irecv(recvbuf, source, recvtag)
-        self.Isend(sendbuf, dest, sendtag)
+        sending = self.Isend(sendbuf, dest, sendtag)
+        if request._work is None:
+            request._work = sending._work
+        else:
+            request._work.beside = sending._work
         return request
 
     def Sendrecv_replace(self, buf, dest, sendtag=0, source=ANY_SOURCE, recvtag=ANY_TAG, status=None):
@@ -210,7 +217,7 @@ class Messages:
         return self._copied(_pickled(obj), dest, tag)
 
     def send(self, obj, dest, tag=0):
-        self._send_at_once(_pickled(obj), dest, tag)
+        self._send_now(_pickled(obj), dest, tag)
 
     def ssend(self, obj, dest, tag=0):
         self.issend(obj, dest, tag).wait()
