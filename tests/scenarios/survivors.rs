@@ -79,13 +79,14 @@ scenario!(
     a_member_that_does_not_come_is_named_and_can_be_given_up,
     Job::of(3).heap_len(16 << 20).timeout(Duration::from_secs(2)).broken(),
     |comm| {
-        let released = comm.alloc::<u64>(1)?;
+        let released = comm.alloc::<u64>(1)?.part(0, 1)?.offset;
+        let words = comm.symmetric();
         comm.barrier()?;
         let hangs = rank(comm, 2);
         if comm.rank() == hangs {
             // As the others see it.
             let began = Instant::now();
-            while released.get(0)? == 0 {
+            while words.fetch::<u64>(hangs, released)? == 0 {
                 assert!(began.elapsed() < Duration::from_secs(40), "nobody has gone on without it");
                 std::thread::yield_now();
             }
@@ -93,7 +94,6 @@ scenario!(
             assert!(matches!(error, Error::Excluded), "{error}");
             return Ok(());
         }
-        let mut to_hanging = comm.memory_channel(hangs)?;
         let shrunk = loop {
             match comm.shrink() {
                 Ok(shrunk) => break shrunk,
@@ -105,7 +105,7 @@ scenario!(
             }
         };
         assert_eq!(shrunk.lost, [hangs]);
-        to_hanging.write(released.part(0, 1)?.offset, 1_u64)?;
+        words.set(hangs, released, 1_u64)?;
         shrunk.comm.finalize()?;
     }
 );
