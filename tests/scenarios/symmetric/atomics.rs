@@ -162,18 +162,14 @@ scenario!(threads_of_one_rank_share_what_reaches_the_others, Job::of(2), |comm| 
     assert_eq!(count.get(0)?, 3000);
 });
 
-scenario!(a_flag_that_is_set_publishes_what_was_written_before, Job::of(2), |comm| {
+/// Publishes data by a flag that `raise` raises.
+fn publish(comm: &mut Communicator, raise: impl Fn(&Symmetric, HeapOffset, u64) -> Result<()>) -> Result<()> {
     let cells = comm.alloc::<u64>(65)?;
     let (all, peer, own) = (comm.symmetric(), comm.right(), comm.rank());
     let (data, flag) = (cells.part(0, 64)?.offset, cells.part(64, 1)?.offset);
     for round in 1..300_u64 {
         all.put(peer, data, &[round; 64])?;
-        if round % 2 == 0 {
-            all.fence();
-            all.write(peer, flag, round)?;
-        } else {
-            all.set(peer, flag, round)?;
-        }
+        raise(&all, flag, round)?;
         while all.fetch::<u64>(own, flag)? != round {
             std::thread::yield_now();
         }
@@ -182,7 +178,26 @@ scenario!(a_flag_that_is_set_publishes_what_was_written_before, Job::of(2), |com
         assert_eq!(got, [round; 64]);
         comm.barrier()?;
     }
+    Ok(())
+}
+
+scenario!(a_flag_that_is_set_publishes_what_was_written_before, Job::of(2), |comm| {
+    let peer = comm.right();
+    publish(comm, |all, flag, round| all.set(peer, flag, round))?;
 });
+
+scenario!(
+    /// As programs of OpenSHMEM do; to the language, a flag that is written so is no atomic.
+    a_plain_write_behind_a_fence_publishes_what_was_written_before,
+    Job::of(2),
+    |comm| {
+        let peer = comm.right();
+        publish(comm, |all, flag, round| {
+            all.fence();
+            all.write(peer, flag, round)
+        })?;
+    }
+);
 
 /// The memory of a rank outlives it.
 mod atomics_on_the_heap_of_a_dead_rank_go_on {

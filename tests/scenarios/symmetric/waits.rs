@@ -35,12 +35,11 @@ scenario!(a_wait_ends_with_each_comparison_and_a_test_agrees, Job::of(2), |comm|
         word.set(0, before)?;
         assert!(!all.test(at, comparison, value)?);
         comm.barrier()?;
-        match round % 3 {
+        match round % 2 {
             0 => all.set(peer, at, after)?,
-            1 => all.write(peer, at, after)?,
             _ => all.add(peer, at, after - before)?,
         }
-        if round % 2 == 0 {
+        if round % 3 == 0 {
             assert_eq!(all.wait_until(at, comparison, value)?, after);
         } else {
             while !all.test(at, comparison, value)? {}
@@ -66,8 +65,23 @@ scenario!(a_token_goes_round_more_ranks_than_cores, Job::of(8), |comm| {
 });
 
 scenario!(
+    /// As programs of OpenSHMEM do; to the language, a word that is written so is no atomic.
+    a_plain_write_ends_a_wait,
+    Job::of(2),
+    |comm| {
+        let word = comm.alloc::<u64>(1)?;
+        let (all, peer, at) = (comm.symmetric(), comm.right(), word.region().offset);
+        for round in 1..200_u64 {
+            all.write(peer, at, round)?;
+            all.wait_until(at, Comparison::Equal, round)?;
+            comm.barrier()?;
+        }
+    }
+);
+
+scenario!(
     /// It sleeps by then; nobody wakes it, and it looks up all the same.
-    a_store_by_address_ends_a_wait,
+    a_plain_store_by_address_ends_a_wait,
     Job::of(2),
     |comm| {
         let word = comm.alloc::<u64>(1)?;
