@@ -53,7 +53,7 @@ pub(crate) fn spawn<R: Send + 'static>(
 /// Starts a thread that ends within `scope`.
 ///
 /// # Errors
-/// [`Error::Os`](crate::Error::Os).
+/// [`Error::Os`].
 pub fn spawn_scoped<'scope, R: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     body: impl FnOnce() -> R + Send + 'scope,
