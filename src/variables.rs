@@ -23,6 +23,11 @@ pub fn remember() {
     REMEMBERED.with(|remembered| *remembered = Some(now));
 }
 
+/// Returns the value of a variable. An empty one counts as not set.
+pub(crate) fn set(name: &str) -> Option<OsString> {
+    get(name).filter(|value| !value.is_empty())
+}
+
 /// Returns the value of a variable, as it was remembered last, or else as it is.
 pub(crate) fn get(name: &str) -> Option<OsString> {
     // Not beneath the lock: a walk through the environment is no step that a fork waits for.

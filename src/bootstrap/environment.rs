@@ -17,7 +17,7 @@ use crate::error::{DeviceName, Error, Result};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::system::{SocketRefusal, ignore_quit, inherited_socket, unblock_all_in};
-use crate::variables;
+use crate::variables::{self, set};
 
 pub(crate) const RANK: &str = "SHMCCL_RANK";
 pub(crate) const SIZE: &str = "SHMCCL_SIZE";
@@ -148,11 +148,6 @@ fn parse_device(text: &str, n_ranks: u32) -> Option<DeviceName> {
         return Some(DeviceName::Proxy);
     }
     Rank::new(text.parse().ok()?, n_ranks).ok().map(DeviceName::Rank)
-}
-
-/// Returns the value of a variable. An empty one counts as not set.
-pub(crate) fn set(name: &str) -> Option<OsString> {
-    variables::get(name).filter(|value| !value.is_empty())
 }
 
 fn variable<T>(name: &'static str, expected: &'static str, read: impl Fn(&str) -> Option<T>) -> Result<T> {

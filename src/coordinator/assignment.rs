@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::directory::{DIRECTORY, ProcessEnvironment, RuntimeDirectory};
 use super::id::DeviceId;
 use crate::bootstrap::LAUNCHER;
-use crate::bootstrap::environment::set;
 use crate::shm::system::{has_process_ended, pidfd_open};
+use crate::variables::set;
 
 /// The variable that holds the [`Assignment`].
 pub(super) const DEVICE: &str = "SHMCCL_DEVICE";

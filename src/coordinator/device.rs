@@ -39,7 +39,6 @@ use super::handshake::{COORDINATOR, DeviceMessage, HelloReply, PATIENCE, PeerRol
 use super::id::DeviceId;
 use super::order::{DeviceOrder, DeviceReport};
 use super::wire::PeerConnection;
-use crate::bootstrap::environment::set;
 use crate::bootstrap::{
     LAUNCHER, Options, bind_to_launcher, checksums_from_env, cores_from_env, dump_heap_from_env, poll_timeout,
 };
@@ -51,6 +50,7 @@ use crate::launch::claim_core;
 use crate::rank::{MAX_RANKS, Rank};
 use crate::shm::system::InterruptWatch;
 use crate::shm::{Backing, Identity};
+use crate::variables::set;
 
 /// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

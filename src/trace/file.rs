@@ -60,7 +60,7 @@ impl TraceFile {
 
 /// Returns the file that the environment names, where it names one.
 pub(crate) fn from_environment() -> Option<PathBuf> {
-    variables::get(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+    variables::set(VARIABLE).map(PathBuf::from)
 }
 
 /// A file that is written when nobody notes any more. That it could not be is logged: nobody is

@@ -64,9 +64,10 @@ impl Drop for BlockedSignals {
 
 /// Leaves the job. Those that still wait for this rank hear that it is gone.
 extern "C" fn leave_at_exit() {
+    let has_failed = fail::has_failed_at_end();
     let finalize = lock(&BEFORE).take();
     // The others do not come to the barrier of a rank that has failed.
-    if let Some(finalize) = finalize.filter(|_| !fail::has_failed_at_end()) {
+    if let Some(finalize) = finalize.filter(|_| !has_failed) {
         finalize();
     }
     world::leave();
@@ -74,7 +75,7 @@ extern "C" fn leave_at_exit() {
 
 /// Ends the process with the status that another rank has named, if one has ended all.
 fn end_if_told() {
-    let Some(world) = world::current() else { return };
+    let Some(world) = world::joined() else { return };
     // SAFETY: the word is in memory that stays mapped.
     let value = unsafe { &*world.control.exit() }.load(Ordering::Acquire);
     if value & IS_OVER != 0 {

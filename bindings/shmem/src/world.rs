@@ -70,9 +70,14 @@ pub(crate) fn end() {
     WORLD.store(std::ptr::null_mut(), Ordering::Release);
 }
 
+/// Returns the job that this process has joined, whether it uses it now or not.
+pub(crate) fn joined() -> Option<&'static World> {
+    JOINED.get()
+}
+
 /// Leaves the job, if nobody is in a call of it.
 pub(crate) fn leave() {
-    drop(JOINED.get().and_then(|world| world.comm.try_lock().ok()?.take()));
+    drop(joined().and_then(|world| world.comm.try_lock().ok()?.take()));
 }
 
 /// Returns the job, or ends a program that is in none.

@@ -17,7 +17,7 @@ pub const PLANS_VARIABLE: &str = "SHMCCL_PLANS";
 
 /// Returns the plans in the directory that the environment names, if it names one.
 pub(crate) fn from_environment() -> Option<Result<Vec<Arc<ExecutionPlan>>>> {
-    let named = variables::get(PLANS_VARIABLE).filter(|named| !named.is_empty())?;
+    let named = variables::set(PLANS_VARIABLE)?;
     Some(read(Path::new(&named)))
 }
 

@@ -146,6 +146,11 @@ fn a_rank_ends_all_in_good_order() {
 }
 
 #[test]
+fn a_rank_ends_those_that_have_finalized() {
+    run_as_several(&compiled(&source("ended_behind_finalize.c"), false));
+}
+
+#[test]
 fn a_call_that_fails_ends_the_job_though_its_end_would_be_a_barrier() {
     let program = compiled(&source("fails_at_end.c"), false);
     let begun = std::time::Instant::now();
