@@ -8,45 +8,27 @@ use std::time::Duration;
 
 use shmccl::error::DeviceName;
 use shmccl::launch::{Launch, Observer, Program};
+use support::InstalledLibrary;
 
 /// The longest wait in a program. Nothing takes that long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Installs the library of this build, once.
-fn prefix() -> &'static Path {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    PREFIX.get_or_init(|| {
+/// The library of this build, which is installed once.
+fn library() -> &'static InstalledLibrary {
+    static LIBRARY: OnceLock<InstalledLibrary> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("prefix");
-        let installed = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("install"))
-            .arg(&prefix)
-            .args(["--profile", if cfg!(debug_assertions) { "dev" } else { "release" }])
-            .status();
-        assert!(installed.unwrap().success());
-        prefix
+        InstalledLibrary::install(env!("CARGO_MANIFEST_DIR"), prefix, "shmccl", "shmccl")
     })
 }
 
-/// What pkg-config says of the installed library.
-fn flags(asked: &[&str]) -> Vec<String> {
-    let mut command = Command::new("pkg-config");
-    command.args(asked).arg("shmccl").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
-    let output = command.output().expect("pkg-config is there");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
 /// Compiles a program, and returns the path of the executable.
-fn compiled(source: &str) -> PathBuf {
-    let (name, extension) = source.split_once('.').unwrap();
-    let (compiler, standard) = if extension == "c" { ("cc", "-std=c11") } else { ("c++", "-std=c++17") };
-    let target = prefix().join(name);
-    let mut command = Command::new(compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", standard, "-D_GNU_SOURCE"]);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source));
-    command.arg("-o").arg(&target).args(flags(&["--cflags", "--libs"])).arg("-lm");
-    command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
-    assert!(command.status().unwrap().success(), "{command:?}");
-    target
+fn compiled(name: &str) -> PathBuf {
+    library().compiled(&source(name), false, &["-lm"])
 }
 
 #[derive(Default)]
@@ -164,28 +146,18 @@ fn a_program_in_cpp_uses_the_names_of_nccl_and_the_table() {
 
 #[test]
 fn the_header_is_enough_for_a_program_that_links_statically() {
-    let target = prefix().join("threads_static");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/threads.c");
-    let mut command = Command::new("cc");
-    command.args(["-Wall", "-Werror", "-std=c11"]).arg(source).arg("-o").arg(&target);
-    command.args(flags(&["--cflags"])).arg(prefix().join("lib/libshmccl.a"));
-    command.args(flags(&["--static", "--libs-only-l"]).iter().filter(|flag| *flag != "-lshmccl"));
-    assert!(command.status().unwrap().success(), "{command:?}");
+    let target = library().compiled(&source("threads.c"), true, &[]);
     assert!(Command::new(target).status().unwrap().success());
 }
 
 #[test]
 fn the_library_exports_the_functions_of_its_header_and_nothing_else() {
-    let library = prefix().join("lib/libshmccl.so");
-    let output = Command::new("nm").args(["-D", "--defined-only", "-P"]).arg(&library).output().unwrap();
-    let listed = String::from_utf8(output.stdout).unwrap();
-    let mut exported: Vec<_> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
     let mut promised: Vec<_> = shmccl_c::TABLE_NAMES.to_vec();
     promised.push("shmcclGetTable");
-    exported.sort_unstable();
     promised.sort_unstable();
-    assert_eq!(exported, promised);
-    let output = Command::new("readelf").arg("-d").arg(&library).output().unwrap();
+    assert_eq!(library().exported(), promised);
+    let output =
+        Command::new("readelf").arg("-d").arg(library().prefix().join("lib/libshmccl.so")).output().unwrap();
     let dynamic = String::from_utf8(output.stdout).unwrap();
     assert!(dynamic.contains("soname: [libshmccl.so.0]"), "{dynamic}");
 }

@@ -4,68 +4,36 @@
 mod sweep;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use shmccl::error::DeviceName;
 use shmccl::launch::{Launch, Observer, Program};
 use shmccl_shmem::table::FAMILIES;
+use support::InstalledLibrary;
 
 /// The longest wait in a program. Nothing takes that long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Installs the library of this build, once.
-fn prefix() -> &'static Path {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    PREFIX.get_or_init(|| {
+/// The library of this build, which is installed once.
+fn library() -> &'static InstalledLibrary {
+    static LIBRARY: OnceLock<InstalledLibrary> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shmem-prefix");
-        let installed = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("install"))
-            .arg(&prefix)
-            .args(["--profile", if cfg!(debug_assertions) { "dev" } else { "release" }])
-            .status();
-        assert!(installed.unwrap().success());
-        prefix
+        InstalledLibrary::install(env!("CARGO_MANIFEST_DIR"), prefix, "shmccl-shmem", "shmccl_shmem")
     })
-}
-
-/// What pkg-config says of the installed library.
-fn flags(asked: &[&str]) -> Vec<String> {
-    let mut command = Command::new("pkg-config");
-    command.args(asked).arg("shmccl-shmem").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
-    let output = command.output().expect("pkg-config is there");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
 }
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// Runs the compiler on a source, and returns what it says and the path of the executable.
-fn compile(source: &Path, is_static: bool) -> (Output, PathBuf) {
-    let is_c = source.extension().is_some_and(|extension| extension == "c");
-    let (compiler, standard) = if is_c { ("cc", "-std=c11") } else { ("c++", "-std=c++17") };
-    let suffix = if is_static { "static" } else { "shared" };
-    let name = source.file_stem().unwrap().to_str().unwrap();
-    let target = prefix().join(format!("{name}_{suffix}"));
-    let mut command = Command::new(compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", standard, "-D_GNU_SOURCE"]);
-    command.arg("-I").arg(self::source("")).arg(source).arg("-o").arg(&target);
-    if is_static {
-        command.args(flags(&["--cflags"])).arg(prefix().join("lib/libshmccl_shmem.a"));
-        command.args(flags(&["--static", "--libs-only-l"]).iter().filter(|flag| *flag != "-lshmccl_shmem"));
-    } else {
-        command.args(flags(&["--cflags", "--libs"]));
-        command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
-    }
-    (command.output().expect("the compiler is there"), target)
-}
+/// Where the headers of the programs are.
+const HEADERS: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/tests/programs");
 
 fn compiled(source: &Path, is_static: bool) -> PathBuf {
-    let (output, target) = compile(source, is_static);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    target
+    library().compiled(source, is_static, &[HEADERS])
 }
 
 #[derive(Default)]
@@ -114,7 +82,7 @@ fn waits_signals_and_locks_order_what_ranks_do() {
 
 #[test]
 fn every_typed_call_of_the_table_works() {
-    let path = prefix().join("sweep.c");
+    let path = library().prefix().join("sweep.c");
     std::fs::write(&path, sweep::program()).unwrap();
     run_as_several(&compiled(&path, false));
 }
@@ -167,18 +135,13 @@ fn a_rank_that_ends_without_finalize_does_not_hang_the_others() {
 
 #[test]
 fn what_is_not_there_is_an_error_of_the_compiler_that_names_the_section() {
-    let (output, _) = compile(&source("missing.c"), false);
+    let (output, _) = library().compile(&source("missing.c"), false, &[HEADERS]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("8.11 of OpenSHMEM 1.3"), "{text}");
 }
 
 #[test]
 fn the_library_exports_the_functions_of_its_header_and_nothing_else() {
-    let library = prefix().join("lib/libshmccl_shmem.so");
-    let output = Command::new("nm").args(["-D", "--defined-only", "-P"]).arg(&library).output().unwrap();
-    let listed = String::from_utf8(output.stdout).unwrap();
-    let mut exported: Vec<_> =
-        listed.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
     let mut promised = Vec::new();
     for family in FAMILIES.iter().copied().flatten() {
         for of in family.types {
@@ -192,7 +155,6 @@ fn the_library_exports_the_functions_of_its_header_and_nothing_else() {
             }
         }
     }
-    exported.sort_unstable();
     promised.sort_unstable();
-    assert_eq!(exported, promised);
+    assert_eq!(library().exported(), promised);
 }
