@@ -40,7 +40,7 @@ impl Statics {
     ///
     /// # Errors
     /// [`Error::NotSymmetric`] when they are not symmetric, or names what else lies at `address`;
-    /// [`Error::InvalidRank`].
+    /// [`Error::OutOfRange`], [`Error::InvalidRank`].
     pub fn span(&self, rank: Rank, address: usize, len: u64) -> Result<Span> {
         let n_ranks = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
         let missing = Error::InvalidRank { rank: rank.get(), n_ranks };

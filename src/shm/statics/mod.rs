@@ -251,3 +251,53 @@ unsafe fn write_page(file: &File, address: u64, offset: u64) -> Result<(), Errno
         Err(_) => Err(Errno::last()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::rank::Rank;
+
+    static OBJECT: Mutex<u64> = Mutex::new(5);
+
+    /// Does what the test below has to do in a process of its own.
+    fn map_over_and_look() {
+        // SAFETY: the other thread of this process waits for this one.
+        unsafe { map_over(switch().map(|on| on == Some(true))) }.unwrap();
+        assert_eq!(*OBJECT.lock().unwrap(), 5);
+        let address = std::ptr::from_ref(&OBJECT).addr();
+        assert!(committed() > 0 && committed() <= own().unwrap().mapping.len());
+        let file = || own().unwrap().file().try_clone_to_owned().unwrap();
+        let job = JobStatics::attach(Some(Rank::known(0)), Ok(vec![file()])).unwrap();
+        let window = job.window().unwrap();
+        let len = size_of::<Mutex<u64>>() as u64;
+        let span = window.span(Rank::known(0), address, len).unwrap();
+        assert_eq!(span.start().as_ptr().addr(), address, "its own place");
+        assert!(window.span(Rank::known(1), address, len).is_err());
+        let past = window.span(Rank::known(0), address, window.len() + 1).unwrap_err();
+        assert!(matches!(past, Error::OutOfRange { what: "static objects", .. }), "{past}");
+        let outside = window.span(Rank::known(0), std::ptr::from_ref(&len).addr(), len).unwrap_err();
+        assert!(matches!(outside.detail(), Some(StaticsFault::Outside(_))), "{outside}");
+        // One process as two ranks; and a rank that has none.
+        let shared = JobStatics::attach(Some(Rank::known(0)), Ok(vec![file(), file()])).unwrap();
+        assert!(matches!(shared.window().unwrap_err().detail(), Some(StaticsFault::OneProcess)));
+        let lacking = JobStatics::attach(Some(Rank::known(0)), Err(Rank::known(1))).unwrap();
+        assert!(matches!(lacking.window().unwrap_err().detail(), Some(StaticsFault::Lacking(_))));
+    }
+
+    #[test]
+    fn objects_stay_where_they_are_and_ranks_without_any_are_told() {
+        const ALONE: &str = "SHMCCL_TEST_ALONE";
+        if std::env::var_os(ALONE).is_some() {
+            return map_over_and_look();
+        }
+        assert!(matches!(own(), Err(StaticsFault::NotAsked)));
+        assert_eq!(committed(), 0);
+        let name = "shm::statics::tests::objects_stay_where_they_are_and_ranks_without_any_are_told";
+        let mut alone = Command::new(std::env::current_exe().unwrap());
+        let output = alone.args(["--exact", name]).env(ALONE, "1").env(STATICS, "1").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}

@@ -118,9 +118,13 @@ impl StaticsWindow {
     /// Returns the offset of the `len` bytes at `address` of this rank.
     ///
     /// # Errors
-    /// [`Error::NotSymmetric`] names what else lies there.
+    /// [`Error::NotSymmetric`] names what else lies there; [`Error::OutOfRange`] for bytes that
+    /// begin among static objects, and do not end there.
     pub fn offset_of(&self, address: usize, len: u64) -> Result<u64> {
-        self.find(address, len).ok_or_else(|| outside(address))
+        self.find(address, len).ok_or_else(|| match self.find(address, 0) {
+            Some(offset) => Error::OutOfRange { what: "static objects", offset, len, limit: self.len },
+            None => outside(address),
+        })
     }
 
     /// Returns all static objects of a rank, as the job numbers it. A child of a fork finds nothing
@@ -137,7 +141,7 @@ impl StaticsWindow {
     /// of this rank. A child of a fork finds in it what it held then.
     ///
     /// # Errors
-    /// [`Error::NotSymmetric`], [`Error::InvalidRank`].
+    /// [`Error::NotSymmetric`], [`Error::OutOfRange`], [`Error::InvalidRank`].
     pub fn span(&self, rank: Rank, address: usize, len: u64) -> Result<Span> {
         let span = self.whole(rank)?.part(self.offset_of(address, len)?, len)?;
         if rank != self.own {
