@@ -98,6 +98,7 @@ impl NcclTable {
 
 #[cfg(test)]
 mod tests {
+    use shmccl::collective::Operation;
     use shmccl::error::{DeviceName, ExitCause};
     use shmccl::{Error as JobError, Rank};
 
@@ -114,13 +115,14 @@ mod tests {
     #[test]
     fn blocks_that_wait_are_told_whichever_rank_ends_first_and_all_of_them() {
         let revoked = || anyhow!("rank 0: in all_gather: the communicator was revoked by rank 1");
-        let told = explained(revoked(), Test::AllGather, &[stalled(1)]).to_string();
+        let told = explained(revoked(), Test::Operation(Operation::AllGather), &[stalled(1)]).to_string();
         assert_eq!(
             told,
             "in all_gather: plan:credits timed out: rank 1 block 0 operation 1 (wait) waits; \
              no launch of the plan ends"
         );
-        let both = explained(revoked(), Test::AllGather, &[stalled(1), stalled(0)]).to_string();
+        let both = explained(revoked(), Test::Operation(Operation::AllGather), &[stalled(1), stalled(0)])
+            .to_string();
         assert!(both.contains(": rank 0 block 0 operation 1 (wait) waits; rank 1 block 0 "), "{both}");
         assert_eq!(both.matches("no launch of the plan ends").count(), 1, "{both}");
     }
@@ -129,9 +131,12 @@ mod tests {
     fn a_job_without_a_stalled_plan_and_one_that_was_interrupted_keep_their_errors() {
         let device = DeviceName::Rank(Rank::new(1, 2).unwrap());
         let failed = JobError::DeviceFailed { device, cause: ExitCause::Code(1) };
-        assert_eq!(explained(failed.into(), Test::AllGather, &[]).to_string(), "rank 1 exited with code 1");
+        assert_eq!(
+            explained(failed.into(), Test::Operation(Operation::AllGather), &[]).to_string(),
+            "rank 1 exited with code 1"
+        );
         let interrupted = JobError::Interrupted { signal: 2 };
-        let told = explained(interrupted.into(), Test::AllGather, &[stalled(0)]);
+        let told = explained(interrupted.into(), Test::Operation(Operation::AllGather), &[stalled(0)]);
         assert_eq!(told.to_string(), "interrupted by SIGINT");
     }
 }

@@ -5,7 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`flags`] | what can be asked for |
-//! | [`plan`] | what device processes are told |
+//! | [`spec`] | what device processes are told |
 //! | [`jobs`] | starting device processes, collecting their rows |
 //! | [`device`], [`bench`] | what device processes do: one test after the other |
 //! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |
@@ -30,10 +30,10 @@ mod launching;
 mod links;
 mod matrix;
 mod ping_pong;
-pub(crate) mod plan;
 mod proxy;
 mod rate;
 pub(crate) mod report;
+pub(crate) mod spec;
 mod trace_cost;
 mod transfer;
 mod view;
@@ -49,7 +49,7 @@ use crate::output::{self, TableLook};
 use crate::perf::flags::PerfArgs;
 use crate::perf::report::PerfReport;
 use crate::{device_job, failure, file, tuning};
-use plan::{PATIENCE_MS, PerfSpec};
+use spec::{PATIENCE_MS, PerfSpec};
 
 /// Milliseconds for a figure where per cents matter.
 const FINE_FIGURE_MS: u64 = 3000;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<u8> {
     check_files(args)?;
     let wanted = what_cores_can_show(args)?;
     for &(test, _) in wanted.iter().filter(|(test, _)| test.is_collective()) {
-        collective::table::plan(args, test)?;
+        collective::table::spec(args, test)?;
     }
     if wanted.iter().any(|(test, _)| test.starts_processes()) {
         tuning::check_and_note()?;
@@ -153,12 +153,12 @@ fn measure(
         progress.set_message(test.name());
         match test {
             Test::FifoRate => rows.extend(fifo::measure(
-                plan(args, Vec::new())?.effort(Test::FifoRate, None),
+                spec(args, Vec::new())?.effort(Test::FifoRate, None),
                 args.job.timeout,
             )?),
             Test::Launch => {
                 for ranks in counts(args) {
-                    let effort = plan(args, Vec::new())?.effort(test, None);
+                    let effort = spec(args, Vec::new())?.effort(test, None);
                     rows.push(launching::measure(ranks, effort, &args.job)?);
                 }
             }
@@ -169,7 +169,7 @@ fn measure(
             }
             Test::P2p => {
                 for &channel in channels {
-                    rows.extend(matrix::run(args, channel, plan(args, Vec::new())?, progress)?);
+                    rows.extend(matrix::run(args, channel, spec(args, Vec::new())?, progress)?);
                 }
             }
             Test::TraceCost => rows.extend(trace_cost(args)?),
@@ -192,7 +192,7 @@ fn measure(
 /// Wrong usage, and such a test by name.
 fn what_cores_can_show(args: &PerfArgs) -> Result<Vec<(Test, Vec<TestChannel>)>> {
     let mut shown = Vec::new();
-    for (test, channels) in args.plan()? {
+    for (test, channels) in args.selected()? {
         match test.lack_of_cores() {
             None => shown.push((test, channels)),
             Some(reason) if args.tests.contains(&test) => anyhow::bail!(reason),
@@ -207,22 +207,22 @@ fn counts(args: &PerfArgs) -> Vec<u32> {
 }
 
 fn job(args: &PerfArgs, test: Test, channel: Option<TestChannel>, ranks: u32) -> Result<Vec<PerfRow>> {
-    let plan = plan(args, vec![(test, channel)])?;
-    Ok(jobs::run(&plan, ranks, &args.job, &mut |_| {})?.rows)
+    let spec = spec(args, vec![(test, channel)])?;
+    Ok(jobs::run(&spec, ranks, &args.job, &mut |_| {})?.rows)
 }
 
 /// Measures the cost of a trace, at one size where the user does not say which.
 fn trace_cost(args: &PerfArgs) -> Result<Vec<PerfRow>> {
-    let mut plan = plan(args, vec![(Test::TraceCost, None)])?;
-    plan.figure_ms = FINE_FIGURE_MS;
+    let mut spec = spec(args, vec![(Test::TraceCost, None)])?;
+    spec.figure_ms = FINE_FIGURE_MS;
     if !["minbytes", "maxbytes"].iter().any(|flag| args.given.contains(flag)) {
-        plan.sizes = vec![TRACED_LEN];
+        spec.sizes = vec![TRACED_LEN];
     }
-    Ok(jobs::run(&plan, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
+    Ok(jobs::run(&spec, args.ranks.unwrap_or(2), &args.job, &mut |_| {})?.rows)
 }
 
-fn plan(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfSpec> {
+fn spec(args: &PerfArgs, tests: Vec<(Test, Option<TestChannel>)>) -> Result<PerfSpec> {
     let one_core = device_job::share_a_core(&args.job)?;
-    let plan = PerfSpec::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
-    Ok(PerfSpec { patience_ms: PATIENCE_MS, rounds: rounds_of(args.sweep.iters), ..plan })
+    let spec = PerfSpec::new(tests, args.sweep.sizes()?, &args.sweep, &args.job, one_core);
+    Ok(PerfSpec { patience_ms: PATIENCE_MS, rounds: rounds_of(args.sweep.iters), ..spec })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use shmccl::Communicator;
+use shmccl::collective::Operation;
 use shmccl::heap::layout::HeapShape;
 use shmccl::reduce::DataType;
 use shmccl_harness::case::{CaseData, Planned};
@@ -321,11 +322,11 @@ pub(crate) fn check<T: TestElement>(
 /// Returns the test of the collective that `plan` is for, if it does calls.
 fn test_of(plan: &ExecutionPlan) -> Option<Test> {
     match CollectiveKind::of(plan) {
-        CollectiveKind::AllReduce => Some(Test::AllReduce),
-        CollectiveKind::AllGather => Some(Test::AllGather),
-        CollectiveKind::ReduceScatter => Some(Test::ReduceScatter),
-        CollectiveKind::AllToAll => Some(Test::AllToAll),
-        CollectiveKind::SendRecv => Some(Test::SendRecv),
+        CollectiveKind::AllReduce => Some(Test::Operation(Operation::AllReduce)),
+        CollectiveKind::AllGather => Some(Test::Operation(Operation::AllGather)),
+        CollectiveKind::ReduceScatter => Some(Test::Operation(Operation::ReduceScatter)),
+        CollectiveKind::AllToAll => Some(Test::Operation(Operation::AllToAll)),
+        CollectiveKind::SendRecv => Some(Test::Operation(Operation::Send)),
         CollectiveKind::Other => None,
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`plan`] | what device processes are told to measure, and what they report |
+//! | [`spec`] | what device processes are told to measure, and what they report |
 //! | [`device`], [`rounds`] | what they do: algorithms take turns |
 //! | [`choices`] | which algorithms are chosen: cases of a table, and what changes by it |
 //!
@@ -11,8 +11,8 @@
 
 mod choices;
 pub(crate) mod device;
-mod plan;
 mod rounds;
+mod spec;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ use crate::output::{self, TableLook};
 use crate::planned::PlannedTest;
 use crate::units::parse_timeout;
 use crate::{failure, file};
-use plan::{TuneFigure, TuneSpec, VARIABLE};
+use spec::{TuneFigure, TuneSpec, VARIABLE};
 
 /// Ends the help.
 pub(crate) const HELP: &str = "\
@@ -126,7 +126,7 @@ struct TuneJson<'a> {
 /// # Errors
 /// A job that fails, wrong data, files that cannot be written.
 pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
-    let plans = plans(args)?;
+    let specs = specs(args)?;
     let target = target(args)?;
     if args.json.as_deref() == Some(&target) {
         let message = "--json and --output name the same file; give each its own";
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<u8> {
     for path in args.json.iter().chain([&target]) {
         file::check_writable(path)?;
     }
-    let figures = measure(args, &plans)?;
+    let figures = measure(args, &specs)?;
     let wrong = figures.iter().filter(|figure| figure.wrong > 0).count();
     anyhow::ensure!(wrong == 0, "wrong data in {wrong} of {} figures; no table was written", figures.len());
     let choices = choices::choose(&figures)?;
@@ -183,33 +183,33 @@ fn target(args: &TuneArgs) -> Result<PathBuf> {
     Ok(usual)
 }
 
-/// Plans a job for each number of ranks, with the execution plans that take part.
+/// Makes the spec of a job for each number of ranks, with the execution plans that take part.
 ///
 /// # Errors
 /// A directory that cannot be read or has something else in it, or too many plans.
-fn plans(args: &TuneArgs) -> Result<Vec<(u32, TuneSpec)>> {
+fn specs(args: &TuneArgs) -> Result<Vec<(u32, TuneSpec)>> {
     let directory = args.plans.as_deref().filter(|directory| !directory.as_os_str().is_empty());
     let planned = directory.map_or(Ok(Vec::new()), PlannedTest::all)?;
-    let plan = |ranks| Ok((ranks, TuneSpec::new(args.quick, ranks, &planned)?));
-    args.ranks().into_iter().map(plan).collect()
+    let spec = |ranks| Ok((ranks, TuneSpec::new(args.quick, ranks, &planned)?));
+    args.ranks().into_iter().map(spec).collect()
 }
 
 /// Runs the jobs, and gives each an equal share of the time that is left.
-fn measure(args: &TuneArgs, plans: &[(u32, TuneSpec)]) -> Result<Vec<TuneFigure>> {
+fn measure(args: &TuneArgs, specs: &[(u32, TuneSpec)]) -> Result<Vec<TuneFigure>> {
     let deadline = Instant::now() + args.time();
-    let points = |(ranks, plan): &(u32, TuneSpec)| plan.points(*ranks).len() as u64;
-    let progress = output::progress(plans.iter().map(points).sum());
+    let points = |(ranks, spec): &(u32, TuneSpec)| spec.points(*ranks).len() as u64;
+    let progress = output::progress(specs.iter().map(points).sum());
     let mut figures: Vec<TuneFigure> = Vec::new();
-    for (index, (n_ranks, plan)) in plans.iter().enumerate() {
+    for (index, (n_ranks, spec)) in specs.iter().enumerate() {
         progress.set_message(format!("{n_ranks} ranks"));
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
-        let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (plans.len() - index) as u64;
-        let plan = TuneSpec { budget_ms, ..plan.clone() };
+        let budget_ms = u64::try_from(left).unwrap_or(u64::MAX) / (specs.len() - index) as u64;
+        let spec = TuneSpec { budget_ms, ..spec.clone() };
         let order = DeviceCommand {
             command: DEVICE_COMMAND,
             // Figures must not depend on an older table.
-            environment: vec![(VARIABLE, serde_json::to_string(&plan)?), (tuning::VARIABLE, String::new())],
-            heap_len: plan.heap_len(),
+            environment: vec![(VARIABLE, serde_json::to_string(&spec)?), (tuning::VARIABLE, String::new())],
+            heap_len: spec.heap_len(),
             heap_of: "the scratch of plans (--plans)",
             is_traced: false,
             grace: LAST_WORDS,

@@ -40,6 +40,7 @@
 //! | memory: `alloc`, `free`, typed buffers | [`Communicator`], [`heap`] |
 //! | memory that a rank allocates alone | [`Communicator::arena`] |
 //! | put, get, signal, wait, flush, packets | [`channel::Channel`] and the two types behind it |
+//! | put, get, atomics by rank and offset, without a channel | [`Communicator::symmetric`] |
 //! | all-reduce, broadcast, messages and more | [`Collectives`]; first [`Communicator::prepare`] |
 //! | several such calls put together | [`Group`] |
 //! | types of elements, and how they are combined | [`reduce::DataType`], [`reduce::ReduceOp`] |
@@ -97,6 +98,8 @@ pub mod rank;
 pub mod reduce;
 #[cfg(not(loom))]
 pub mod shm;
+#[cfg(not(loom))]
+pub mod symmetric;
 pub mod sync;
 #[cfg(all(test, not(loom)))]
 mod testing;
@@ -104,6 +107,8 @@ mod testing;
 pub mod trace;
 #[cfg(not(loom))]
 mod trials;
+#[cfg(not(loom))]
+pub mod variables;
 
 #[cfg(not(loom))]
 pub use collective::{MessageSelector, MessageStatus, StatusHandle};
@@ -119,3 +124,5 @@ pub use rank::Rank;
 pub use shmccl_plan as plan;
 #[doc(no_inline)]
 pub use shmccl_proxy as proxy;
+#[cfg(not(loom))]
+pub use symmetric::Symmetric;

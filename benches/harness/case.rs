@@ -208,7 +208,9 @@ impl<T: TestElement> CaseData<T> {
                 CaseBuffers::OneOrdinary { both: zeros(layout.largest()), send: own(send), recv: own(recv) }
             }
         };
-        let pattern = Pattern::new(comm.n_ranks(), n_combined(&spec, comm), spec.op.as_ref());
+        let n_ranks = comm.n_ranks() as usize;
+        let combined = spec.operation.sources(comm.rank().index(), spec.root.index(), n_ranks);
+        let pattern = Pattern::new(comm.n_ranks(), combined, spec.op.as_ref());
         let words = OneWordData::new(&spec, &pattern, rank).filter(|_| memory == Memory::Heap);
         let copy = vec![T::zeroed(); PERIOD];
         let before = comm.left().get();
@@ -256,19 +258,19 @@ impl<T: TestElement> CaseData<T> {
     /// The errors of the library.
     #[inline]
     pub fn run(&mut self, comm: &mut Communicator) -> Result<()> {
-        let spec = &self.spec;
-        if spec.operation == Operation::Send {
+        if self.spec.operation == Operation::Send {
             return self.pass_on(comm);
         }
+        let spec = &self.spec;
         let buffers = match &mut self.buffers {
             CaseBuffers::Heap { send, recv } => Buffers::apart(&*send, &*recv),
             CaseBuffers::Ordinary { send, recv } => {
                 Buffers::apart(SendBuffer::<T>::from(&*send), RecvBuffer::<T>::from(recv))
             }
             CaseBuffers::OneOrdinary { both, send, recv } => {
-                let part = match spec.operation {
-                    Operation::Gather if spec.root != comm.rank() => *send..*send + own(spec.layout.send()),
-                    Operation::Scatter if spec.root != comm.rank() => *recv..*recv + own(spec.layout.recv()),
+                let part = match spec.layout.blocks_of(self.rank, spec.root) {
+                    (1.., 0) => *send..*send + own(spec.layout.send()),
+                    (0, 1..) => *recv..*recv + own(spec.layout.recv()),
                     _ => 0..both.len(),
                 };
                 Buffers::in_place(RecvBuffer::<T>::from(&mut both[part]))
@@ -340,19 +342,11 @@ impl<T: TestElement> CaseData<T> {
     }
 
     fn sends(&self) -> bool {
-        !matches!(self.spec.operation, Operation::Broadcast | Operation::Scatter) || self.is_root()
+        self.spec.layout.blocks_of(self.rank, self.spec.root).0 > 0
     }
 
     fn receives(&self) -> bool {
-        match self.spec.operation {
-            Operation::Reduce | Operation::Gather => self.is_root(),
-            Operation::ExScan => self.rank > 0,
-            _ => true,
-        }
-    }
-
-    fn is_root(&self) -> bool {
-        self.rank == self.spec.root.get()
+        self.spec.layout.blocks_of(self.rank, self.spec.root).1 > 0
     }
 
     /// Writes this turn's input.
@@ -382,16 +376,6 @@ impl CaseData<f32> {
             CaseBuffers::Ordinary { send, recv } => Some(Own::Apart(send, recv)),
             CaseBuffers::OneOrdinary { both, .. } => Some(Own::InPlace(both)),
         }
-    }
-}
-
-/// Returns of how many ranks, from the first on, the inputs are combined for this one.
-fn n_combined(spec: &CaseSpec, comm: &Communicator) -> u32 {
-    match spec.operation {
-        Operation::Scan => comm.rank().get() + 1,
-        // The first one gets nothing.
-        Operation::ExScan => comm.rank().get().max(1),
-        _ => comm.n_ranks(),
     }
 }
 

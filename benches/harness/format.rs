@@ -199,6 +199,8 @@ fn general(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use shmccl::collective::Operation;
+
     use super::*;
     use crate::report::{Memory, RowLimit};
 
@@ -222,7 +224,7 @@ mod tests {
                 heap_p50_ns: Some(500.0),
                 heap_ratio: Some(2.0),
             }),
-            ..PerfRow::new(Test::AllReduce, 4)
+            ..PerfRow::new(Test::Operation(Operation::AllReduce), 4)
         }
     }
 
@@ -266,7 +268,7 @@ mod tests {
     #[test]
     fn the_head_tells_ranks_sizes_and_devices() {
         let head = TableHead {
-            test: Test::AllReduce,
+            test: Test::Operation(Operation::AllReduce),
             n_ranks: 2,
             sizes: SizeRange { least: 8, most: 64, step: 2, unit: "factor" },
             warmup: 5,

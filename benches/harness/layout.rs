@@ -8,6 +8,7 @@
 //! rccl-tests, too, lengths depend on sums of ranks. Bandwidths are counted as there: as if the
 //! blocks were of one length.
 
+use shmccl::Rank;
 use shmccl::collective::tuning::ONE_SHOT_LEN;
 use shmccl::collective::{Algorithm, Operation};
 
@@ -39,6 +40,11 @@ impl CaseLayout {
     /// Returns the elements of the output of a rank, or of the root where only the root has one.
     pub fn recv(self) -> u64 {
         blocks(self.operation, self.n_ranks).1 * self.block
+    }
+
+    /// Returns the blocks of the input and of the output of `rank`.
+    pub fn blocks_of(self, rank: u32, root: Rank) -> (u64, u64) {
+        regular(self.operation).parts(rank as usize, root.index(), self.n_ranks)
     }
 
     /// Returns the elements of the larger of both.
@@ -77,10 +83,15 @@ impl CaseLayout {
 
 /// Returns the blocks of the input and of the output of a rank.
 pub fn blocks(operation: Operation, n_ranks: u64) -> (u64, u64) {
+    regular(operation).blocks(n_ranks)
+}
+
+/// Returns an operation with as many blocks, all of one length. What is sent is received here, too.
+fn regular(operation: Operation) -> Operation {
     match operation {
-        Operation::Send => (1, 1),
-        Operation::AllToAllV => (n_ranks, n_ranks),
-        _ => operation.blocks(n_ranks),
+        Operation::Send => Operation::RunPlan,
+        Operation::AllToAllV => Operation::AllToAll,
+        _ => operation,
     }
 }
 

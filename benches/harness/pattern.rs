@@ -10,6 +10,8 @@
 //! of the shortest operations, ready to be written and compared in one go: beside an operation that
 //! takes as long as a cache line from core to core, anything else would be most of the time.
 
+use std::ops::Range;
+
 use crate::case::CaseSpec;
 use half::{bf16, f16};
 use shmccl::collective::Operation;
@@ -43,15 +45,16 @@ pub struct Pattern<T> {
 }
 
 impl<T: TestElement> Pattern<T> {
-    /// Makes data of `n_ranks` ranks that are reduced by `op`, or only moved.
-    pub fn new(n_ranks: u32, n_combined: u32, op: Option<&ReduceOp>) -> Self {
+    /// Makes data of `n_ranks` ranks, which are only moved, or of which `op` reduces those that are
+    /// `combined`.
+    pub fn new(n_ranks: u32, combined: Range<usize>, op: Option<&ReduceOp>) -> Self {
         let values = Values::new::<T>(n_ranks, op);
         let mut pattern = Self { inputs: Vec::new(), reduced: Vec::new(), n_ranks };
         for turn in 0..TURNS as u64 {
             let wholes: Vec<Vec<u32>> = (0..n_ranks).map(|rank| values.of(rank, turn)).collect();
             pattern.reduced.extend((0..PERIOD).map(|place| {
-                let column: Vec<u32> =
-                    wholes.iter().take(n_combined as usize).map(|values| values[place]).collect();
+                let ranks = (0..).zip(&wholes).take(combined.end).skip(combined.start);
+                let column: Vec<(u32, u32)> = ranks.map(|(rank, values)| (rank, values[place])).collect();
                 reduce::<T>(&column, op)
             }));
             for values in wholes {
@@ -107,17 +110,19 @@ pub fn check_operator(data_type: DataType, name: &str) -> anyhow::Result<()> {
     Ok(Reducer::new(data_type, &op, 1).map(drop)?)
 }
 
-fn reduce<T: TestElement>(column: &[u32], op: Option<&ReduceOp>) -> T {
-    let sum = column.iter().sum::<u32>();
-    let folded = |of: fn(u32, u32) -> u32| column.iter().copied().reduce(of).unwrap_or(0);
+/// Reduces the values of some ranks, each of which stands behind its rank.
+fn reduce<T: TestElement>(column: &[(u32, u32)], op: Option<&ReduceOp>) -> T {
+    let values = || column.iter().map(|(_, value)| *value);
+    let sum = values().sum::<u32>();
+    let folded = |of: fn(u32, u32) -> u32| values().reduce(of).unwrap_or(0);
     match op {
-        Some(ReduceOp::Prod) => T::of(column.iter().product()),
+        Some(ReduceOp::Prod) => T::of(values().product()),
         Some(ReduceOp::Min) => T::of(folded(u32::min)),
         Some(ReduceOp::Max) => T::of(folded(u32::max)),
         Some(ReduceOp::BitAnd) => T::of(folded(|one, other| one & other)),
         Some(ReduceOp::BitOr) => T::of(folded(|one, other| one | other)),
         Some(ReduceOp::BitXor) => T::of(folded(|one, other| one ^ other)),
-        Some(ReduceOp::Avg) => T::average(sum, column.len().try_into().expect("at most 256 ranks")),
+        Some(ReduceOp::Avg) => T::average(sum, column.len().max(1).try_into().expect("at most 256 ranks")),
         Some(ReduceOp::PreMulSum(_)) => T::of(scaled_sum(column)),
         // The reduction of moved data is never used, and need not be an element.
         None => T::of(0),
@@ -125,8 +130,8 @@ fn reduce<T: TestElement>(column: &[u32], op: Option<&ReduceOp>) -> T {
     }
 }
 
-fn scaled_sum(column: &[u32]) -> u32 {
-    (0..).zip(column).map(|(rank, value)| scalar(rank) * value).sum()
+fn scaled_sum(column: &[(u32, u32)]) -> u32 {
+    column.iter().map(|(rank, value)| scalar(*rank) * value).sum()
 }
 
 /// The whole numbers that ranks contribute.
@@ -372,12 +377,13 @@ mod tests {
                 let values = Values::new::<T>(self.n_ranks, Some(&op));
                 let rows: Vec<_> = (0..self.n_ranks).map(|rank| values.of(rank, 1)).collect();
                 for place in 0..PERIOD {
-                    let column: Vec<_> = rows.iter().map(|row| row[place]).collect();
+                    let column: Vec<_> = (0..).zip(&rows).map(|(rank, row)| (rank, row[place])).collect();
+                    let values = column.iter().map(|(_, value)| *value);
                     let most = match name {
-                        "prod" => column.iter().product(),
-                        "sum" | "avg" => column.iter().sum(),
+                        "prod" => values.product(),
+                        "sum" | "avg" => values.sum(),
                         "mulsum" => scaled_sum(&column),
-                        _ => column.iter().copied().fold(0, |one, other| one | other),
+                        _ => values.fold(0, |one, other| one | other),
                     };
                     // A product is a power of two, of which floats hold more.
                     assert!(most <= T::EXACT.max(if name == "prod" { 64 } else { 0 }), "{name} {most}");
@@ -397,7 +403,7 @@ mod tests {
 
     #[test]
     fn data_differ_between_ranks_turns_and_places() {
-        let pattern = Pattern::<f32>::new(2, 2, Some(&ReduceOp::Sum));
+        let pattern = Pattern::<f32>::new(2, 0..2, Some(&ReduceOp::Sum));
         assert_ne!(pattern.input(0, 0), pattern.input(0, 1));
         assert_ne!(pattern.input(0, 0), pattern.input(1, 0));
         assert_ne!(pattern.reduced(0), pattern.reduced(1));

@@ -1,113 +1,136 @@
 //! What `shmccl perf` can measure, and over which channels.
 
+use std::sync::LazyLock;
+
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::{Deserialize, Serialize};
-use shmccl::collective::{Algorithm, Operation};
+use shmccl::collective::Operation;
+use shmccl::comm::CollectiveCall;
 
 use crate::cores::allowed_cpus;
 
-/// The tests of `shmccl perf`, in the order in which they run.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum, Serialize, Deserialize,
-)]
-#[value(rename_all = "snake_case")]
-#[serde(rename_all = "snake_case")]
-pub enum Test {
+/// Declares [`Test`]: what each test that is no operation measures, and its name.
+macro_rules! tests {
+    ($($(#[doc = $measures:literal])+ $test:ident $name:literal $($default:ident)?,)+) => {
+        /// The tests of `shmccl perf`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum Test {
+            $($(#[doc = $measures])+ $(#[$default])? $test,)+
+            /// A collective operation, or messages: a [send](Operation::Send) of every rank to the
+            /// next.
+            Operation(Operation),
+        }
+
+        /// Those that are no operations, each with its name and what it measures.
+        const OTHERS: &[(Test, &str, &str)] = &[$((Test::$test, $name, concat!($($measures),+))),+];
+    };
+}
+
+tests! {
     /// What the machine can do at best: the limits of all other tests
-    #[default]
-    Limits,
+    Limits "limits" default,
     /// signal to wait, one way
-    SignalLatency,
+    SignalLatency "signal_latency",
     /// put_with_signal to wait, one way, by size
-    PutLatency,
+    PutLatency "put_latency",
     /// put_packets to unpack_packets, one way, by size
-    PacketLatency,
+    PacketLatency "packet_latency",
     /// get, by size
-    GetLatency,
+    GetLatency "get_latency",
     /// put in one direction, by size
-    PutBandwidth,
+    PutBandwidth "put_bandwidth",
     /// put in both directions at once, by size
-    PutBidirectional,
+    PutBidirectional "put_bidirectional",
     /// Small puts with signal per second
-    MessageRate,
+    MessageRate "message_rate",
     /// Triggers pushed and served per second, by producers and fifos
-    FifoRate,
+    FifoRate "fifo_rate",
     /// Push of a trigger until the peer has its data, one way, and until the device that pushed
     /// knows it is done
-    ProxyRoundTrip,
+    ProxyRoundTrip "proxy_round_trip",
     /// barrier, by ranks: the mean of 8 in a row, from return to return on rank 0
-    Barrier,
+    Barrier "barrier",
     /// From starting processes to all ranks ready
-    Launch,
+    Launch "launch",
     /// How much of a proxied transfer hides behind computation, with the proxy on another core; the
     /// device copies a direct one itself, and nothing hides
-    Overlap,
+    Overlap "overlap",
     /// What a trace costs: traced operations against untraced ones
-    TraceCost,
+    TraceCost "trace_cost",
     /// Every rank to every other: a matrix of bandwidths and latencies
-    P2p,
-    /// The reduction of all inputs, everywhere
-    AllReduce,
-    /// The reduction of all inputs, at the root
-    Reduce,
-    /// The root's input, everywhere
-    Broadcast,
-    /// All inputs, everywhere
-    AllGather,
-    /// The reduction of all inputs, divided among the ranks
-    ReduceScatter,
-    /// A block of each input for each rank
-    #[value(alias = "alltoall")]
-    AllToAll,
-    /// An all_to_all with blocks of several lengths: of n ranks, r sends s as many as 1 + (r + s)
-    /// mod n of n (n + 1) / 2 parts
-    #[value(alias = "alltoallv")]
-    AllToAllV,
-    /// All inputs, at the root
-    Gather,
-    /// The root's input, divided among the ranks
-    Scatter,
-    /// The reduction of the inputs of all ranks up to each
-    Scan,
-    /// The reduction of the inputs of all ranks before each
-    #[value(name = "exscan")]
-    #[serde(rename = "exscan")]
-    ExScan,
-    /// The input of the rank before: each sends to the next
-    #[value(name = "sendrecv")]
-    #[serde(rename = "sendrecv")]
-    SendRecv,
+    P2p "p2p",
+}
+
+/// All tests, in the order in which they run.
+static ALL: LazyLock<Vec<Test>> = LazyLock::new(|| {
+    let is_tested = |operation: &Operation| match operation {
+        Operation::Send => true,
+        _ => !operation.has_peer() && *operation != Operation::RunPlan,
+    };
+    let operations = CollectiveCall::OPERATIONS.into_iter().filter(is_tested).map(Test::Operation);
+    OTHERS.iter().map(|(test, ..)| *test).chain(operations).collect()
+});
+
+impl ValueEnum for Test {
+    fn value_variants<'a>() -> &'a [Self] {
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let value = PossibleValue::new(self.name()).help(self.told().1);
+        let alias = Some(self.nccl_tests_name()).filter(|alias| *alias != self.name());
+        Some(alias.into_iter().fold(value, PossibleValue::alias))
+    }
+}
+
+impl From<Test> for String {
+    fn from(test: Test) -> Self {
+        test.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for Test {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let named = ALL.iter().copied().find(|test| test.name() == name);
+        named.ok_or_else(|| format!("no such test: {name}"))
+    }
 }
 
 impl Test {
     /// Returns the name on the command line and in reports.
     pub fn name(self) -> &'static str {
+        self.told().0
+    }
+
+    /// Returns its name, and what it measures.
+    fn told(self) -> (&'static str, &'static str) {
         match self {
-            Self::Limits => "limits",
-            Self::SignalLatency => "signal_latency",
-            Self::PutLatency => "put_latency",
-            Self::PacketLatency => "packet_latency",
-            Self::GetLatency => "get_latency",
-            Self::PutBandwidth => "put_bandwidth",
-            Self::PutBidirectional => "put_bidirectional",
-            Self::MessageRate => "message_rate",
-            Self::FifoRate => "fifo_rate",
-            Self::ProxyRoundTrip => "proxy_round_trip",
-            Self::Barrier => "barrier",
-            Self::Launch => "launch",
-            Self::Overlap => "overlap",
-            Self::TraceCost => "trace_cost",
-            Self::P2p => "p2p",
-            Self::SendRecv => "sendrecv",
-            _ => self.operation().expect("all others measure an operation").name(),
+            Self::Operation(Operation::AllToAllV) => (
+                Operation::AllToAllV.name(),
+                "An all_to_all with blocks of several lengths: of n ranks, r sends s as many as 1 + (r + s) mod n of \
+                 n (n + 1) / 2 parts",
+            ),
+            Self::Operation(Operation::Send) => {
+                ("sendrecv", "The input of the rank before: each sends to the next")
+            }
+            Self::Operation(operation) => (operation.name(), operation.description().trim_end_matches('.')),
+            _ => {
+                let (_, name, measures) =
+                    OTHERS.iter().find(|(test, ..)| *test == self).expect("all others are there");
+                (name, measures.trim_ascii())
+            }
         }
     }
 
     /// Returns the name of the program of nccl-tests or rccl-tests for this test, without `_perf`.
     pub fn nccl_tests_name(self) -> &'static str {
         match self {
-            Self::AllToAll => "alltoall",
-            Self::AllToAllV => "alltoallv",
+            Self::Operation(Operation::AllToAll) => "alltoall",
+            Self::Operation(Operation::AllToAllV) => "alltoallv",
             _ => self.name(),
         }
     }
@@ -147,8 +170,7 @@ impl Test {
     /// Returns whether there is a choice of algorithms. Messages have none: only two ranks know
     /// their lengths, so that all could not choose alike.
     pub fn has_algorithms(self) -> bool {
-        let supported = |operation| Algorithm::ALL.into_iter().any(|algorithm| algorithm.supports(operation));
-        self.operation().is_some_and(supported)
+        self.operation().is_some_and(Operation::has_algorithms)
     }
 
     /// Returns the channels that the test can use; none for a test that uses no channel.
@@ -169,21 +191,10 @@ impl Test {
     /// Returns the operation that the test measures, if it is a collective one. `sendrecv` is a
     /// send of every rank to the next.
     pub fn operation(self) -> Option<Operation> {
-        Some(match self {
-            Self::AllReduce => Operation::AllReduce,
-            Self::Reduce => Operation::Reduce,
-            Self::Broadcast => Operation::Broadcast,
-            Self::AllGather => Operation::AllGather,
-            Self::ReduceScatter => Operation::ReduceScatter,
-            Self::AllToAll => Operation::AllToAll,
-            Self::AllToAllV => Operation::AllToAllV,
-            Self::Gather => Operation::Gather,
-            Self::Scatter => Operation::Scatter,
-            Self::Scan => Operation::Scan,
-            Self::ExScan => Operation::ExScan,
-            Self::SendRecv => Operation::Send,
-            _ => return None,
-        })
+        match self {
+            Self::Operation(operation) => Some(operation),
+            _ => None,
+        }
     }
 }
 

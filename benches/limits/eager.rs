@@ -15,7 +15,7 @@ use shmccl::shm::{CellRef, CopyKernel, Span};
 use shmccl::{Communicator, Rank, Result};
 
 use crate::flags::BareFlag;
-use crate::rank_buffers::{RankBuffers, SIZE, moving};
+use crate::rank_buffers::{RankBuffers, SIZE, moving, sources};
 use crate::sum::{self, SumKernel};
 
 /// The longest input in bytes.
@@ -53,20 +53,17 @@ struct BlockRead {
 
 /// Returns what a rank reads in an operation with this `root`.
 fn takings(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<BlockRead> {
-    let (all, is_root) = (0..n_ranks, reader == root);
     let of = |writer, block, to| BlockRead { writer, block, to };
-    match operation {
-        Operation::Broadcast => vec![of(root, 0, 0)],
-        Operation::Scatter => vec![of(root, reader, 0)],
-        Operation::Send => vec![of((reader + n_ranks - 1) % n_ranks, 0, 0)],
-        Operation::Gather | Operation::Reduce if !is_root => Vec::new(),
-        Operation::Gather | Operation::AllGather => all.map(|writer| of(writer, 0, writer)).collect(),
-        Operation::Reduce | Operation::AllReduce => all.map(|writer| of(writer, 0, 0)).collect(),
-        Operation::Scan => (0..reader + 1).map(|writer| of(writer, 0, 0)).collect(),
-        Operation::ExScan => (0..reader).map(|writer| of(writer, 0, 0)).collect(),
-        Operation::ReduceScatter => all.map(|writer| of(writer, reader, 0)).collect(),
-        _ => all.map(|writer| of(writer, reader, writer)).collect(),
-    }
+    let operation = match operation {
+        Operation::Send => return vec![of((reader + n_ranks - 1) % n_ranks, 0, 0)],
+        // Its blocks are of several lengths.
+        Operation::AllToAllV => Operation::AllToAll,
+        _ => operation,
+    };
+    let (inputs, outputs) = operation.blocks(2);
+    let taking =
+        |writer| of(writer, if inputs > 1 { reader } else { 0 }, if outputs > 1 { writer } else { 0 });
+    sources(operation, n_ranks, root, reader).into_iter().map(taking).collect()
 }
 
 /// A slot, as its writer and its readers see it.

@@ -9,7 +9,7 @@ use shmccl::collective::Operation;
 use shmccl::rank::MAX_RANKS;
 use shmccl::shm::{CopyKernel, Span};
 
-use crate::rank_buffers::{RankBuffers, SIZE, moving};
+use crate::rank_buffers::{RankBuffers, SIZE, moving, sources};
 use crate::sum::{self, SumKernel};
 
 /// Shares end at multiples of so many bytes: no two ranks write to one pair of cache lines.
@@ -191,29 +191,32 @@ impl RankBuffers<'_> {
         Ok((sources, targets))
     }
 
-    /// Returns the sums of this rank's share for all ranks, in their order: each is what the rank
-    /// before got, and one input more. An exclusive one in place is added from the last rank on,
-    /// since a result replaces an input that later ranks need.
+    /// Returns the sums of this rank's share for all ranks that get one, the shortest first: each
+    /// is the one before, and more inputs. In place a sum may replace an input that is no part of
+    /// it. Then each has all its inputs, and the longest is added first.
     fn prefixes(&self) -> Result<Vec<PrefixSum>> {
         let (start, len) = self.share(self.block * SIZE);
-        let input = |rank| self.input(rank, start, len);
-        let output = |rank| self.output(rank, start, len);
-        let is_in_place = input(0)?.start() == output(0)?.start();
-        let first = u32::from(self.operation == Operation::ExScan);
-        if first == 1 && is_in_place {
-            let sum = |rank| {
-                let sources = (0..rank).map(input).collect::<Result<_>>()?;
-                Ok(PrefixSum { sources, target: output(rank)? })
-            };
-            return (1..self.comm.n_ranks()).rev().map(sum).collect();
+        let input = |rank: &u32| self.input(*rank, start, len);
+        let output = |rank: &u32| self.output(*rank, start, len);
+        let (n, root) = (self.comm.n_ranks(), self.root.get());
+        let sources = |rank| (rank, sources(self.operation, n, root, rank));
+        let mut all: Vec<_> = (0..n).map(sources).filter(|(_, sources)| !sources.is_empty()).collect();
+        all.sort_by_key(|(_, sources)| sources.len());
+        let is_in_place = input(&0)?.start() == output(&0)?.start();
+        let is_reused = !is_in_place || all.iter().all(|(rank, sources)| sources.contains(rank));
+        let mut sums = Vec::new();
+        for (at, (rank, sources)) in all.iter().enumerate() {
+            let before = at.checked_sub(1).filter(|_| is_reused).map(|at| &all[at]);
+            let more = sources.iter().filter(|from| before.is_none_or(|(_, known)| !known.contains(from)));
+            let sources = before.map(|(rank, _)| output(rank)).into_iter().chain(more.map(input));
+            sums.push(PrefixSum { sources: sources.collect::<Result<_>>()?, target: output(rank)? });
         }
-        let of = |rank| {
-            let before = (rank > first).then(|| output(rank - 1)).transpose()?;
-            let sources = before.into_iter().chain([input(rank - first)?]).collect();
-            Ok(PrefixSum { sources, target: output(rank)? })
-        };
-        // In place the first rank has its result already.
-        (first.max(is_in_place.into())..self.comm.n_ranks()).map(of).collect()
+        if !is_reused {
+            sums.reverse();
+        }
+        // In place a sum of one input is there already.
+        sums.retain(|sum| sum.sources.len() > 1 || sum.sources[0].start() != sum.target.start());
+        Ok(sums)
     }
 
     /// Returns the copies of this rank. Where one rank has everything, all ranks help it, or all

@@ -51,6 +51,14 @@ impl RankBuffers<'_> {
     }
 }
 
+/// Returns the ranks whose inputs the output of `reader` is made of, where it has one.
+pub(crate) fn sources(operation: Operation, n_ranks: u32, root: u32, reader: u32) -> Vec<u32> {
+    let (root, reader) = (root as usize, reader as usize);
+    let has_output = operation.parts(reader, root, n_ranks.into()).1 > 0;
+    let sources = operation.sources(reader, root, n_ranks as usize);
+    (0..n_ranks).filter(|rank| has_output && sources.contains(&(*rank as usize))).collect()
+}
+
 /// Returns those of `pairs` whose data are not in place already.
 pub(crate) fn moving(pairs: Vec<(Span, Span)>) -> Vec<(Span, Span)> {
     pairs.into_iter().filter(|(source, target)| source.start() != target.start()).collect()

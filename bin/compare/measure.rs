@@ -12,7 +12,7 @@ use shmccl_harness::test::{Test, TestChannel};
 use super::flags::CompareArgs;
 use super::series::{Series, Subject};
 use crate::host::MachineInfo;
-use crate::perf::plan::{CollectiveSettings, PerfSpec};
+use crate::perf::spec::{CollectiveSettings, PerfSpec};
 
 use crate::perf::report::PerfReport;
 use crate::perf::{jobs, note_siblings};
@@ -55,7 +55,7 @@ const PROXIED: Option<TestChannel> = Some(TestChannel::Port);
 /// Bad sizes, a job that fails.
 pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
     let sizes = args.sweep.sizes()?;
-    let common = plan(args)?;
+    let common = spec(args)?;
     let overlap_left_out = Test::Overlap.lack_of_cores();
     let jobs = &JOBS[..if overlap_left_out.is_some() { 2 } else { 3 }];
     let figures: usize = jobs.iter().map(|(_, tests)| tests.len() * sizes.len()).sum();
@@ -64,7 +64,7 @@ pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
         let mut rows = Vec::new();
         for (name, tests) in jobs {
             progress.set_message(*name);
-            let plan = PerfSpec {
+            let spec = PerfSpec {
                 tests: tests.to_vec(),
                 sizes: sizes.clone(),
                 figure_ms: FIGURE_MS,
@@ -72,7 +72,7 @@ pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
                 patient: Some(Test::PutLatency),
                 ..common.clone()
             };
-            rows.extend(jobs::run(&plan, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
+            rows.extend(jobs::run(&spec, RANKS, &args.job, &mut |_| progress.inc(1))?.rows);
         }
         Ok(rows)
     })?;
@@ -127,7 +127,7 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let operation = test.operation().context("no collective operation")?;
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
-    let common = plan(args)?;
+    let common = spec(args)?;
     let common = PerfSpec { rounds: common.rounds.min(ROUNDS_OF_ALGORITHMS), ..common };
     let jobs: Vec<_> = sizes
         .iter()
@@ -141,13 +141,13 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
         let mut rows = Vec::new();
         for (bytes, channel, algorithms) in &jobs {
             // No time is given: the least number of slices takes long enough.
-            let plan = PerfSpec {
+            let spec = PerfSpec {
                 tests: vec![(test, None)],
                 sizes: vec![*bytes],
                 collective: Some(settings(operation, *channel, algorithms.clone())),
                 ..common.clone()
             };
-            jobs::supervise(&plan, n_ranks, &args.job, &mut |line| {
+            jobs::supervise(&spec, n_ranks, &args.job, &mut |line| {
                 if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
                     progress.inc(1);
                     rows.push(*row);
@@ -200,7 +200,7 @@ fn whole_blocks(sizes: &[u64], operation: Operation, n_ranks: u32) -> Vec<u64> {
 }
 
 /// Returns what all jobs of a comparison have in common. Says so if ranks have to share a core.
-fn plan(args: &CompareArgs) -> Result<PerfSpec> {
+fn spec(args: &CompareArgs) -> Result<PerfSpec> {
     let one_core = device_job::share_a_core(&args.job)?;
     device_job::note_shared_core(one_core);
     Ok(PerfSpec {

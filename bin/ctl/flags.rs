@@ -177,9 +177,8 @@ pub(crate) struct OpenGroupArgs {
 pub(crate) struct CallArgs {
     /// The communicator
     pub(crate) comm: u64,
-    /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, all_to_all, gather, scatter, scan
-    /// or exscan
-    #[arg(value_parser = parse_operation)]
+    /// The operation.
+    #[arg(value_parser = parse_operation, help = format!("One of {}", operations()))]
     pub(crate) operation: Operation,
     /// Elements that a rank sends to each other rank, or receives from it
     #[arg(short = 'n', long, value_name = "N")]
@@ -223,7 +222,12 @@ impl CallArgs {
 /// Reads the name of an operation of devices.
 fn parse_operation(text: &str) -> Result<Operation, String> {
     let known = text.parse().ok().filter(|operation| DeviceCall::OPERATIONS.contains(operation));
-    known.ok_or_else(|| format!("expected {}", DeviceCall::OPERATIONS.map(Operation::name).join(", ")))
+    known.ok_or_else(|| format!("expected {}", operations()))
+}
+
+/// Returns the names of the operations of devices.
+fn operations() -> String {
+    DeviceCall::OPERATIONS.map(Operation::name).join(", ")
 }
 
 /// Reads an address, decimal or with 0x in front.

@@ -14,7 +14,7 @@ use crate::device_job::{DeviceCommand, carry_out};
 use crate::failure;
 use crate::flags::JobArgs;
 use crate::perf::jobs::DEVICE_COMMAND;
-use crate::perf::plan::{self, PerfSpec};
+use crate::perf::spec::{self, PerfSpec};
 use crate::units::format_ns;
 
 /// The longest time for ranks to meet.
@@ -33,7 +33,7 @@ fn start(job: JobSize) -> Result<HostFinding> {
     let topic = "a job";
     let args =
         JobArgs { proxy: job.proxy, heap: Some(job.heap), timeout: PATIENCE, no_pin: false, plans: None };
-    let environment = vec![(plan::VARIABLE, serde_json::to_string(&PerfSpec::of_nothing())?)];
+    let environment = vec![(spec::VARIABLE, serde_json::to_string(&PerfSpec::of_nothing())?)];
     // A trace of this job must not take the place of one that the user has.
     let is_traced = std::env::var_os("SHMCCL_TRACE").is_some();
     let (heap_len, heap_of) = (job.heap, "--heap");

@@ -92,7 +92,7 @@ impl TestBench<'_> {
     pub(crate) fn barrier(&mut self) -> TestResult {
         let mut all = AllSync::new(self.comm)?;
         let mut limit = YieldBarrier::new(self.comm)?;
-        let effort = self.plan.effort(self.test, None);
+        let effort = self.spec.effort(self.test, None);
         let leads = all.leads();
         let measured = {
             let mut test = CommBarrier { comm: &mut *self.comm };

@@ -27,7 +27,7 @@ use shmccl_harness::sync::{PairSync, RankPair};
 use shmccl_harness::test::{Test, TestChannel};
 
 use super::buffers::PairBuffers;
-use super::plan::{MatrixFigure, PerfSpec};
+use super::spec::{MatrixFigure, PerfSpec};
 use crate::output;
 pub(crate) use with_channel;
 
@@ -52,7 +52,7 @@ pub(crate) type TestResult = Result<()>;
 /// One test over one channel.
 pub(crate) struct TestBench<'a> {
     pub(crate) comm: &'a mut Communicator,
-    pub(crate) plan: &'a PerfSpec,
+    pub(crate) spec: &'a PerfSpec,
     pub(crate) test: Test,
     pub(crate) channel: Option<TestChannel>,
     pub(crate) pair: RankPair,
@@ -81,13 +81,13 @@ impl<'a> TestBench<'a> {
     /// None in a job that is intact.
     pub(crate) fn new(
         comm: &'a mut Communicator,
-        plan: &'a PerfSpec,
+        spec: &'a PerfSpec,
         test: Test,
         channel: Option<TestChannel>,
         pair: RankPair,
     ) -> Result<Self> {
         let counted = Cell::new(counts_of(comm)?);
-        Ok(Self { comm, plan, test, channel, pair, figure: None, counted })
+        Ok(Self { comm, spec, test, channel, pair, figure: None, counted })
     }
 
     /// Lets the pair measure at each size, while the others sleep in the barrier.
@@ -99,7 +99,7 @@ impl<'a> TestBench<'a> {
     ) -> Result<()> {
         let yields = self.channel == Some(TestChannel::Port) || self.comm.n_ranks() > 2;
         for &len in sizes {
-            let buffers = PairBuffers::alloc(self.comm, self.pair, len, self.test, self.plan)?;
+            let buffers = PairBuffers::alloc(self.comm, self.pair, len, self.test, self.spec)?;
             if let Some(sync) = sync.as_deref_mut() {
                 sync.set_yields(yields);
                 measure(self, sync, &buffers)?;
@@ -117,7 +117,7 @@ impl<'a> TestBench<'a> {
         contenders: &mut [&mut dyn Contender],
         limits: &[LimitRule],
     ) -> Result<Measured> {
-        let effort = self.plan.effort(self.test, self.channel);
+        let effort = self.spec.effort(self.test, self.channel);
         let measured = interleave(Participants::Two(sync), contenders, limits, effort)?;
         let wrong = measured.wrong + sync.share_back(measured.wrong);
         Ok(Measured { wrong, ..measured })
@@ -139,7 +139,7 @@ impl<'a> TestBench<'a> {
         let mut row = row_of(self.test, self.channel, self.comm.n_ranks(), comparison, limit);
         row.iterations = measured.operations;
         row.bytes = bytes;
-        row.wrong = self.plan.check.then_some(measured.wrong);
+        row.wrong = self.spec.check.then_some(measured.wrong);
         self.note_placement(&mut row);
         if self.channel == Some(TestChannel::Port) {
             let all = counts_of(self.comm)?;
@@ -153,7 +153,7 @@ impl<'a> TestBench<'a> {
     fn note_placement(&self, row: &mut PerfRow) {
         let Some(figure) = self.figure else { return };
         row.variant = Some(figure.name().to_owned());
-        let settings = self.plan.matrix.as_ref().filter(|_| figure != MatrixFigure::AllToAll);
+        let settings = self.spec.matrix.as_ref().filter(|_| figure != MatrixFigure::AllToAll);
         row.place = settings.map(|settings| settings.placement(self.pair));
     }
 

@@ -9,7 +9,7 @@ use shmccl_harness::sync::{FlagEnd, RankPair};
 use shmccl_harness::test::Test;
 
 use super::links::{CopyFlagLink, MessageLink, PacketLink, Payload, PayloadEnd, PutLink, RawPacketLink};
-use super::plan::PerfSpec;
+use super::spec::PerfSpec;
 
 /// From this size on messages carry stamps: reading the clock then takes a few per cent at most.
 const STAMPED_FROM: u64 = 1024;
@@ -73,7 +73,7 @@ impl PairBuffers {
         pair: RankPair,
         len: u64,
         test: Test,
-        plan: &PerfSpec,
+        spec: &PerfSpec,
     ) -> Result<Self> {
         let packed = if test == Test::PacketLatency { 4 * len.next_multiple_of(16) } else { 0 };
         let gets = (BURST_BYTES / len.max(1)).clamp(1, MOST_IN_BURST);
@@ -87,7 +87,7 @@ impl PairBuffers {
             into: comm.alloc_region(room, ALIGN)?,
             flags: comm.alloc_region(FLAGS * 128, 128)?,
             packets: comm.alloc_region(packed, ALIGN)?,
-            check: plan.check,
+            check: spec.check,
         })
     }
 

@@ -1,4 +1,4 @@
-//! The device side of a measuring job: does what the plan says. The rank that keeps the time prints
+//! The device side of a measuring job: does what the spec says. The rank that keeps the time prints
 //! a row as JSON for each figure.
 
 use anyhow::{Context, Result, ensure};
@@ -15,8 +15,8 @@ use super::buffers::PairBuffers;
 use super::collective;
 use super::links::SignalEnd;
 use super::ping_pong::{PingPong, YieldHandoff};
-use super::plan::{PerfSpec, VARIABLE};
 use super::rate::{MESSAGE, WINDOW};
+use super::spec::{PerfSpec, VARIABLE};
 use super::transfer::{BulkTransfer, PlainCopy, TransferDirection};
 
 /// Runs as a member of a measuring job.
@@ -24,17 +24,17 @@ use super::transfer::{BulkTransfer, PlainCopy, TransferDirection};
 /// # Errors
 /// Whatever the job fails with; a process that is no member of one.
 pub(crate) fn run() -> Result<()> {
-    let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl perf` only"))?;
-    let plan: PerfSpec = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
+    let spec = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl perf` only"))?;
+    let spec: PerfSpec = serde_json::from_str(&spec).with_context(|| format!("{VARIABLE} holds no spec"))?;
     match join_job()? {
         Some(JoinedAs::Device(mut comm)) => {
-            if plan.tests.is_empty() {
+            if spec.tests.is_empty() {
                 add_up(&mut comm)?;
             }
-            let pair = RankPair::new(0, 1, comm.n_ranks(), plan.one_core)?;
+            let pair = RankPair::new(0, 1, comm.n_ranks(), spec.one_core)?;
             let mut sync = PairSync::new(&mut comm, pair)?;
-            for &(test, channel) in &plan.tests {
-                run_test(&mut comm, &plan, test, channel, pair, sync.as_mut())
+            for &(test, channel) in &spec.tests {
+                run_test(&mut comm, &spec, test, channel, pair, sync.as_mut())
                     .with_context(|| format!("in {}", test.name()))?;
             }
             Ok(comm.finalize()?)
@@ -54,21 +54,21 @@ fn add_up(comm: &mut Communicator) -> Result<()> {
 
 fn run_test(
     comm: &mut Communicator,
-    plan: &PerfSpec,
+    spec: &PerfSpec,
     test: Test,
     channel: Option<TestChannel>,
     pair: RankPair,
     sync: Option<&mut PairSync>,
 ) -> Result<()> {
     if test.is_collective() {
-        return collective::device::run(comm, plan, test, sync);
+        return collective::device::run(comm, spec, test, sync);
     }
-    TestBench::new(comm, plan, test, channel, pair)?.run(sync)
+    TestBench::new(comm, spec, test, channel, pair)?.run(sync)
 }
 
 impl TestBench<'_> {
     fn run(&mut self, sync: Option<&mut PairSync>) -> Result<()> {
-        let sizes = self.plan.sizes.as_slice();
+        let sizes = self.spec.sizes.as_slice();
         match self.test {
             Test::Limits => self.limits(sync),
             Test::SignalLatency => self.pair_measures(sync, &[8], Self::signal_latency),
@@ -99,7 +99,7 @@ impl TestBench<'_> {
             let mut handoff = YieldHandoff::new(buffers.leads());
             bench.limit(sync, buffers, &mut handoff, None, "same-core yield hand-off")
         })?;
-        let sizes = self.plan.sizes.as_slice();
+        let sizes = self.spec.sizes.as_slice();
         self.pair_measures(sync.as_deref_mut(), sizes, |bench, sync, buffers| {
             let copy = buffers.copy_and_flag(bench.comm, 0, CopyKernel::Memcpy)?;
             sync.meet();

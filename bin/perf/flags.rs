@@ -77,19 +77,19 @@ impl PerfArgs {
     }
 
     /// Returns the tests to run, each once, and the channels to run each over.
-    pub(crate) fn plan(&self) -> Result<Vec<(Test, Vec<TestChannel>)>, UsageError> {
+    pub(crate) fn selected(&self) -> Result<Vec<(Test, Vec<TestChannel>)>, UsageError> {
         scope::check(self)?;
         let named = !self.tests.is_empty();
         let mut tests = self.wanted();
         tests.sort_unstable();
         tests.dedup();
-        let mut plan = Vec::new();
+        let mut selected = Vec::new();
         for test in tests {
             let possible = test.channels();
             let wanted = |channel: &TestChannel| self.channel.is_none_or(|only| only == *channel);
             let channels: Vec<TestChannel> = possible.iter().copied().filter(wanted).collect();
             match (channels.is_empty() && !possible.is_empty(), self.channel) {
-                (false, _) | (true, None) => plan.push((test, channels)),
+                (false, _) | (true, None) => selected.push((test, channels)),
                 (true, Some(_)) if !named => {}
                 (true, Some(asked)) => {
                     let only = possible.iter().map(|channel| channel.name()).collect::<Vec<_>>().join(" or ");
@@ -101,7 +101,7 @@ impl PerfArgs {
                 }
             }
         }
-        Ok(plan)
+        Ok(selected)
     }
 }
 

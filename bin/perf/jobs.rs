@@ -1,4 +1,4 @@
-//! The launcher side of measuring: starts device processes for a plan, and collects the rows of
+//! The launcher side of measuring: starts device processes for a spec, and collects the rows of
 //! rank 0.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use shmccl_harness::jobs::LAST_WORDS;
 use shmccl_harness::report::PerfRow;
 use shmccl_harness::test::Test;
 
-use super::plan::{PerfSpec, VARIABLE};
+use super::spec::{PerfSpec, VARIABLE};
 use crate::device_job::{DeviceCommand, carry_out};
 use crate::flags::JobArgs;
 
@@ -24,18 +24,18 @@ pub(crate) struct Finished {
     pub(crate) ready_after: Option<Duration>,
 }
 
-/// Runs `plan` in `ranks` device processes, and calls `on_row` for each row as it comes.
+/// Runs `spec` in `ranks` device processes, and calls `on_row` for each row as it comes.
 ///
 /// # Errors
 /// The first cause when a process fails; a row that cannot be read.
 pub(crate) fn run(
-    plan: &PerfSpec,
+    spec: &PerfSpec,
     ranks: u32,
     args: &JobArgs,
     on_row: &mut dyn FnMut(&PerfRow),
 ) -> Result<Finished> {
     let mut rows = Vec::new();
-    let ready_after = supervise(plan, ranks, args, &mut |line| {
+    let ready_after = supervise(spec, ranks, args, &mut |line| {
         let row: PerfRow = serde_json::from_str(line).context("reading a row")?;
         on_row(&row);
         rows.push(row);
@@ -44,22 +44,22 @@ pub(crate) fn run(
     Ok(Finished { rows, ready_after })
 }
 
-/// Runs `plan` in `ranks` device processes, and calls `on_line` for each line that one prints.
+/// Runs `spec` in `ranks` device processes, and calls `on_line` for each line that one prints.
 /// Returns how long it took until all were ready.
 ///
 /// # Errors
 /// The first cause when a process fails; the first error of `on_line`.
 pub(crate) fn supervise(
-    plan: &PerfSpec,
+    spec: &PerfSpec,
     ranks: u32,
     args: &JobArgs,
     on_line: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Option<Duration>> {
-    let environment = vec![(VARIABLE, serde_json::to_string(plan)?)];
-    let is_traced = plan.tests.iter().any(|(test, _)| *test == Test::TraceCost);
-    let (heap_len, heap_of) = (plan.heap_len(), "--minbytes and --maxbytes ask for too much");
+    let environment = vec![(VARIABLE, serde_json::to_string(spec)?)];
+    let is_traced = spec.tests.iter().any(|(test, _)| *test == Test::TraceCost);
+    let (heap_len, heap_of) = (spec.heap_len(), "--minbytes and --maxbytes ask for too much");
     // A rank that has found a plan stalled has it checked before it tells.
-    let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
+    let is_planned = spec.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
     let grace = if is_planned { 4 * LAST_WORDS } else { LAST_WORDS };
     let order = DeviceCommand { command: DEVICE_COMMAND, environment, heap_len, heap_of, is_traced, grace };
     carry_out(order, ranks, args, on_line)

@@ -14,7 +14,7 @@ use shmccl_harness::test::Test;
 
 use crate::flags::JobArgs;
 use crate::perf::jobs;
-use crate::perf::plan::PerfSpec;
+use crate::perf::spec::PerfSpec;
 
 /// Starts jobs of `ranks` processes that do one all_reduce, again and again. Between them it starts
 /// as many processes that have nothing to do with each other: the limit.
@@ -22,13 +22,13 @@ use crate::perf::plan::PerfSpec;
 /// # Errors
 /// Whatever keeps a job from starting.
 pub(crate) fn measure(ranks: u32, effort: Effort, args: &JobArgs) -> Result<PerfRow> {
-    let plan = PerfSpec::of_nothing();
+    let spec = PerfSpec::of_nothing();
     let mut slices = Slices::of_means(1);
     let [fewest, most] = effort.iters.map_or([effort.fewest_slices, ENOUGH_FOR_P99], |iters| [iters; 2]);
     let (started, mut jobs) = (Instant::now(), 0);
     while jobs < fewest || jobs < most && started.elapsed() < effort.patience {
         jobs += 1;
-        let finished = jobs::run(&plan, ranks, args, &mut |_| {})?;
+        let finished = jobs::run(&spec, ranks, args, &mut |_| {})?;
         let ready_after = finished.ready_after.context("a job that was never ready")?;
         slices.push(UNPROBED, &[ready_after.as_secs_f64() * 1e9], &[bare_processes(ranks)?]);
     }

@@ -14,7 +14,7 @@ use shmccl_harness::test::{Test, TestChannel};
 
 use super::flags::PerfArgs;
 use super::jobs;
-use super::plan::{MatrixSettings, PerfSpec};
+use super::spec::{MatrixSettings, PerfSpec};
 use crate::device_job;
 pub(crate) use heat::text as svg;
 pub(crate) use view::text;
@@ -34,7 +34,7 @@ const MOST_RANKS: usize = 8;
 pub(crate) fn run(
     args: &PerfArgs,
     channel: TestChannel,
-    plan: PerfSpec,
+    spec: PerfSpec,
     progress: &ProgressBar,
 ) -> Result<Vec<PerfRow>> {
     let cores = allowed_cpus().len();
@@ -48,18 +48,18 @@ pub(crate) fn run(
         cores: device_job::cores(n_ranks, &args.job)?,
         oversubscribed: n_ranks as usize > cores,
     };
-    let plan = PerfSpec {
+    let spec = PerfSpec {
         tests: vec![(Test::P2p, Some(channel))],
         sizes: vec![settings.bandwidth_bytes, settings.latency_bytes],
         matrix: Some(settings),
-        ..plan
+        ..spec
     };
     let mut tell = |row: &PerfRow| {
         if let Some(place) = &row.place {
             progress.set_message(format!("p2p {}: {} to {}", channel.name(), place.from, place.to));
         }
     };
-    Ok(jobs::run(&plan, n_ranks, &args.job, &mut tell)?.rows)
+    Ok(jobs::run(&spec, n_ranks, &args.job, &mut tell)?.rows)
 }
 
 #[cfg(test)]
@@ -67,8 +67,8 @@ mod tests {
     use super::*;
     use crate::host::MachineInfo;
     use crate::output::TableLook;
-    use crate::perf::plan::MatrixFigure;
     use crate::perf::report::PerfReport;
+    use crate::perf::spec::MatrixFigure;
     use crate::units::three_digits;
     use shmccl_harness::report::{PairPlacement, RowLimit, RowTimes};
 

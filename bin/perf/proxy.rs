@@ -73,7 +73,7 @@ impl TestBench<'_> {
     /// Returns whether work is handed to a proxy on the device's own core, and back.
     pub(crate) fn hands_off(&self) -> bool {
         let is_proxied = self.channel == Some(TestChannel::Port);
-        is_proxied && self.plan.proxy == ProxyPlace::Thread && cores::is_pinned()
+        is_proxied && self.spec.proxy == ProxyPlace::Thread && cores::is_pinned()
     }
 
     /// Prints two rows: one way to the peer, and until the rank that has pushed knows of the end.
@@ -251,7 +251,7 @@ impl TestBench<'_> {
     pub(crate) fn overlap(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let is_pinned = cores::is_pinned();
         let core = cores::step_aside();
-        let place = match (self.plan.proxy, core.has_moved()) {
+        let place = match (self.spec.proxy, core.has_moved()) {
             (ProxyPlace::Process, _) => "service process",
             (ProxyPlace::Thread, true) => "proxy on other cores",
             (ProxyPlace::Thread, false) if is_pinned => "proxy on the device's core",
@@ -262,7 +262,7 @@ impl TestBench<'_> {
         let ends = buffers.ends(self.comm, 0)?;
         let (source, target) = (buffers.source(), buffers.target());
         let test = OverlapTest { sync: &mut *sync, channel, ends, source, target };
-        let overlap = test.run(self.plan.effort(self.test, None))?;
+        let overlap = test.run(self.spec.effort(self.test, None))?;
         let wrong = overlap.wrong + sync.share_back(overlap.wrong);
         let comparisons = overlap.slices.compare().into_iter().collect();
         let measured = Measured { comparisons, operations: overlap.rounds, wrong };

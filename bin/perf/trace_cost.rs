@@ -53,7 +53,7 @@ impl<C: Contender, S: Fn(&mut C, bool)> Contender for MaybeTraced<'_, C, S> {
 impl TestBench<'_> {
     /// Measures what a trace costs puts with signal, and all-reduces.
     pub(crate) fn trace_cost(&mut self, mut sync: Option<&mut PairSync>) -> Result<()> {
-        let sizes = self.plan.sizes.as_slice();
+        let sizes = self.spec.sizes.as_slice();
         self.pair_measures(sync.as_deref_mut(), sizes, Self::traced_puts)?;
         sizes.iter().try_for_each(|len| self.traced_sums(sync.as_deref_mut(), *len))
     }
@@ -66,7 +66,7 @@ impl TestBench<'_> {
         let puts = RefCell::new(puts);
         sync.meet();
         let set_tracing = |_: &mut _, is_traced| self.comm.set_tracing(is_traced);
-        let effort = self.plan.effort(self.test, None);
+        let effort = self.spec.effort(self.test, None);
         let run = with_and_without(Participants::Two(sync), &puts, set_tracing, effort)?;
         let wrong = puts.borrow().wrong();
         let wrong = wrong + sync.share_back(wrong);
@@ -77,7 +77,7 @@ impl TestBench<'_> {
     fn traced_sums(&mut self, sync: Option<&mut PairSync>, len: u64) -> Result<()> {
         let (n_ranks, leads) = (self.comm.n_ranks(), self.comm.rank().get() == 0);
         let buffers = CollectiveBuffers::alloc(self.comm, len, 0, 0)?;
-        let gathering = Gathering::new(self.comm, RankAverage::Mean, self.plan.one_core)?;
+        let gathering = Gathering::new(self.comm, RankAverage::Mean, self.spec.one_core)?;
         let gathering = Rc::new(RefCell::new(gathering));
         let mut all = AllSync::new(self.comm)?;
         let spec = CaseSpec {
@@ -86,13 +86,13 @@ impl TestBench<'_> {
             root: self.comm.rank(),
             layout: CaseLayout::new(Operation::AllReduce, len, size_of::<f32>() as u64, n_ranks.into()),
             in_place: false,
-            check: self.plan.check,
+            check: self.spec.check,
         };
         let data = CaseData::<f32>::new(self.comm, spec, buffers, Memory::Heap)?;
         let sums = RefCell::new(TimedCase::new(ByLibrary(self.comm), data, &gathering, len));
         let set_tracing =
             |sums: &mut TimedCase<_, ByLibrary<'_>>, is_traced| sums.runner().0.set_tracing(is_traced);
-        let effort = self.plan.effort(self.test, None);
+        let effort = self.spec.effort(self.test, None);
         let run = with_and_without(Participants::of(sync, &mut all), &sums, set_tracing, effort)?;
         let wrong = sums.borrow().wrong();
         let wrong = gathering.borrow_mut().total(wrong)?;

@@ -7,7 +7,7 @@ use shmccl::collective::tuning::{BufferKind, Case, ONE_SHOT_LEN, Step};
 use shmccl::collective::{AlgorithmName, Operation};
 use shmccl_harness::stats::quantile;
 
-use super::plan::{AlgorithmTimes, TuneFigure};
+use super::spec::{AlgorithmTimes, TuneFigure};
 use crate::output::TableLook;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, percent, three_digits};

@@ -16,8 +16,8 @@ use shmccl_harness::report::Memory;
 use shmccl_harness::sync::{AllSync, Gathering, RankAverage};
 use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
-use super::plan::{TuneFigure, TunePoint, TuneSpec, VARIABLE};
 use super::rounds;
+use super::spec::{TuneFigure, TunePoint, TuneSpec, VARIABLE};
 use crate::output;
 
 /// Runs as a member of a tuning job.
@@ -25,11 +25,11 @@ use crate::output;
 /// # Errors
 /// Returns the errors of the job.
 pub(crate) fn run() -> Result<()> {
-    let plan = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl tune` only"))?;
-    let plan: TuneSpec = serde_json::from_str(&plan).with_context(|| format!("{VARIABLE} holds no plan"))?;
+    let spec = std::env::var(VARIABLE).with_context(|| format!("{VARIABLE} is set by `shmccl tune` only"))?;
+    let spec: TuneSpec = serde_json::from_str(&spec).with_context(|| format!("{VARIABLE} holds no spec"))?;
     match join_job()? {
         Some(JoinedAs::Device(mut comm)) => {
-            TuningDevice::new(&mut comm, &plan)?.run(&plan)?;
+            TuningDevice::new(&mut comm, &spec)?.run(&spec)?;
             Ok(comm.finalize()?)
         }
         Some(JoinedAs::Proxy) => Ok(()),
@@ -49,22 +49,22 @@ struct TuningDevice<'c> {
 }
 
 impl<'c> TuningDevice<'c> {
-    fn new(comm: &'c mut Communicator, plan: &TuneSpec) -> Result<Self> {
-        let elements = plan.points(comm.n_ranks()).iter().map(|point| point.layout.largest()).max();
+    fn new(comm: &'c mut Communicator, spec: &TuneSpec) -> Result<Self> {
+        let elements = spec.points(comm.n_ranks()).iter().map(|point| point.layout.largest()).max();
         let len = elements.unwrap_or(0) * size_of::<f32>() as u64;
         let buffers = CollectiveBuffers::alloc(comm, len, 128, 0)?;
         let oversubscribed = comm.is_oversubscribed()?;
         // An operation has ended when it has ended on every rank.
         let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Most, oversubscribed)?));
         let all_sync = AllSync::new(comm)?;
-        let plans = plan.plans.iter().cloned().map(AlgorithmName::Plan).collect();
+        let plans = spec.plans.iter().cloned().map(AlgorithmName::Plan).collect();
         Ok(Self { comm, oversubscribed, data_buffers: buffers, gathering, all_sync, plans })
     }
 
-    /// Measures all points of the plan, and gives each an equal share of the time that is left.
-    fn run(&mut self, plan: &TuneSpec) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_millis(plan.budget_ms);
-        let points = plan.points(self.comm.n_ranks());
+    /// Measures all points of the spec, and gives each an equal share of the time that is left.
+    fn run(&mut self, spec: &TuneSpec) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(spec.budget_ms);
+        let points = spec.points(self.comm.n_ranks());
         for (index, point) in points.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now());
             let to_come = u32::try_from(points.len() - index).unwrap_or(u32::MAX);

@@ -17,7 +17,7 @@ use shmccl_harness::stats::{median, quantile};
 use shmccl_harness::sync::AllSync;
 use shmccl_harness::timed_case::{ByLibrary, TimedCase};
 
-use super::plan::AlgorithmTimes;
+use super::spec::AlgorithmTimes;
 
 /// Rounds of every measurement, however long one takes.
 const FEWEST_ROUNDS: usize = 5;

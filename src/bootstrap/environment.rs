@@ -18,6 +18,7 @@ use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
 use crate::shm::statics;
 use crate::shm::system::{SocketRefusal, ignore_quit, inherited_socket, unblock_all_in};
+use crate::variables;
 
 pub(crate) const RANK: &str = "SHMCCL_RANK";
 pub(crate) const SIZE: &str = "SHMCCL_SIZE";
@@ -163,11 +164,11 @@ fn parse_device(text: &str, n_ranks: u32) -> Option<DeviceName> {
 
 /// Returns the value of a variable. An empty one counts as not set.
 pub(crate) fn set(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.is_empty())
+    variables::get(name).filter(|value| !value.is_empty())
 }
 
 fn variable<T>(name: &'static str, expected: &'static str, read: impl Fn(&str) -> Option<T>) -> Result<T> {
-    parse(name, &std::env::var_os(name).unwrap_or_default(), expected, read)
+    parse(name, &variables::get(name).unwrap_or_default(), expected, read)
 }
 
 fn parse<T>(

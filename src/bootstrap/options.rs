@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::faults::Faults;
+use crate::variables;
 
 /// The longest name or path that a [`SegmentBacking`] can carry, in bytes.
 const MAX_BACKING_NAME: usize = 256;
@@ -182,7 +183,7 @@ pub fn dump_heap_from_env() -> Result<bool> {
 }
 
 fn switch_from_env(variable: &'static str) -> Result<bool> {
-    match std::env::var_os(variable).as_ref().map(|text| text.to_str()) {
+    match variables::get(variable).as_ref().map(|text| text.to_str()) {
         None | Some(Some("" | "0")) => Ok(false),
         Some(Some("1")) => Ok(true),
         Some(_) => Err(Error::Setting { variable, expected: "1, or 0 for none" }),
@@ -210,7 +211,7 @@ pub const CORES: &str = "SHMCCL_CORES";
 /// # Errors
 /// [`Error::Setting`] for another value.
 pub fn cores_from_env() -> Result<Option<NonZeroU32>> {
-    match std::env::var_os(CORES).as_ref().map(|text| text.to_str()) {
+    match variables::get(CORES).as_ref().map(|text| text.to_str()) {
         None | Some(Some("")) => Ok(None),
         Some(text) => {
             let cores = text.and_then(|text| text.parse().ok());

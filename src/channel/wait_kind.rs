@@ -13,11 +13,19 @@ pub(crate) enum WaitKind {
     /// What a call needs is made first: see
     /// [`Communicator::prepare`](crate::Communicator::prepare).
     Prepare,
+    WaitUntil,
 }
 
 impl WaitKind {
-    const ALL: [Self; 6] =
-        [Self::Wait, Self::RelaxedWait, Self::UnpackPackets, Self::Push, Self::Flush, Self::Prepare];
+    const ALL: [Self; 7] = [
+        Self::Wait,
+        Self::RelaxedWait,
+        Self::UnpackPackets,
+        Self::Push,
+        Self::Flush,
+        Self::Prepare,
+        Self::WaitUntil,
+    ];
 
     /// Returns its name, as errors give it.
     pub(crate) const fn name(self) -> &'static str {
@@ -28,6 +36,7 @@ impl WaitKind {
             Self::Push => "push",
             Self::Flush => "flush",
             Self::Prepare => "prepare",
+            Self::WaitUntil => "wait_until",
         }
     }
 
@@ -48,7 +57,7 @@ mod tests {
             assert_eq!(WaitKind::from_code(kind as u64), Some(kind));
             assert!(Operation::ALL.iter().all(|operation| *operation as u64 != kind as u64));
         }
-        assert_eq!([0, 127, 134, u64::MAX].map(WaitKind::from_code), [None; 4]);
+        assert_eq!([0, 127, 135, u64::MAX].map(WaitKind::from_code), [None; 4]);
         assert_eq!(WaitKind::Prepare.name(), Operation::Prepare.name());
     }
 }

@@ -59,7 +59,7 @@ pub(crate) use region::{CommLayout, LAP, TURNS};
 pub(crate) use rendezvous::at_barrier::{call_met, call_proposed, can_agree, proposed};
 pub(crate) use rendezvous::board::posted_signature;
 pub(crate) use rendezvous::members::{PerMember, fill};
-pub(crate) use strategy::Planner;
+pub(crate) use strategy::Selector;
 pub use strategy::library::PLANS_VARIABLE;
 pub(crate) use strategy::library::from_environment as plans_from_environment;
 pub use strategy::tuning;

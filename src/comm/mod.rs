@@ -39,6 +39,7 @@ use crate::heap::{DeviceBuffer, HeapOffset, HeapUsage, Region, SymmetricHeap};
 use crate::observe::Report;
 use crate::rank::Rank;
 use crate::shm::{CellRef, SharedLayout, Span};
+use crate::symmetric::Symmetric;
 use crate::sync::Revocation;
 
 pub use calls::buffers::{Blocks, RecvBuffer, RecvBytes, SendBuffer, SendBytes};
@@ -206,6 +207,12 @@ impl Communicator {
     #[must_use]
     pub fn heap_usage(&self) -> HeapUsage {
         HeapUsage { statics: crate::shm::statics::committed(), ..self.heap().usage() }
+    }
+
+    /// Returns the memory of all ranks, to be reached by rank and offset from any thread.
+    #[must_use]
+    pub fn symmetric(&self) -> Symmetric {
+        Symmetric::new(self.context(), self.rank, &self.members).expect("members are ranks of the job")
     }
 
     /// Returns the bytes of `region` in the heap of `rank`, to be read and written in place. Orders

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::Communicator;
 use super::calls::call_queue::EngineLoan;
 use super::membership::workspace::{ALIGN, Workspace};
-use crate::collective::Planner;
+use crate::collective::Selector;
 use crate::collective::tuning::{Table, Tuning};
 use crate::collective::{
     CallSignature, ChannelKind, CommLayout, Engine, LAP, Operation, plans_from_environment,
@@ -93,9 +93,9 @@ impl Communicator {
         };
         let members: Arc<[Rank]> = group.iter().map(|&member| self.members[member]).collect();
         let bases = group.iter().map(|&member| bases[member]).collect();
-        let planner = self.engine()?.planner.derived(members.len());
+        let selector = self.engine()?.selector.derived(members.len());
         let owner = self.membership.clone();
-        let engine = Engine::new(self.context(), members.clone(), bases, owner, planner)?;
+        let engine = Engine::new(self.context(), members.clone(), bases, owner, selector)?;
         Ok(Some(Self {
             rank: Rank::known(u32::try_from(rank).expect("at most 256 members")),
             members,
@@ -225,8 +225,8 @@ impl Communicator {
         self.barrier_within()?;
         self.membership.workspace.open(part);
         let bases = vec![mine.offset; self.members.len()];
-        let (host, planner) = (self.membership.clone(), Planner::new(Tuning::default(), bases.len()));
-        let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, planner)?;
+        let (host, selector) = (self.membership.clone(), Selector::new(Tuning::default(), bases.len()));
+        let mut engine = Engine::new(self.context(), self.members.clone(), bases, host, selector)?;
         if let Some(job_barrier) = &mut self.job_barrier {
             job_barrier.departures = Some(engine.departures().clone());
             engine.members.board.watch_barrier();

@@ -110,7 +110,7 @@ impl AddressRange {
 
 impl DeviceCall {
     /// The operations that can be called through the coordinator.
-    pub const OPERATIONS: [Operation; 10] = Algorithm::OPERATIONS;
+    pub const OPERATIONS: [Operation; Algorithm::OPERATIONS.len()] = Algorithm::OPERATIONS;
 
     /// Returns the bytes that `rank` of `n_ranks` reads and writes; `None` when they cannot be
     /// counted, or the call has no address for the rank.

@@ -120,9 +120,9 @@ impl Device {
         let damaged = |variable| Error::Environment { variable, expected: "expected what a pool has set" };
         let assignment: Option<Assignment> = text.to_str().and_then(|text| serde_json::from_str(text).ok());
         let Assignment { memory, timeout, core, outlives } = assignment.ok_or(damaged(DEVICE))?;
-        let launcher = std::env::var(LAUNCHER).ok().and_then(|text| text.parse().ok());
+        let launcher = set(LAUNCHER).and_then(|text| text.to_str()?.parse().ok());
         let launcher = launcher.ok_or(damaged(LAUNCHER))?;
-        let directory = PathBuf::from(std::env::var_os(DIRECTORY).ok_or(damaged(DIRECTORY))?);
+        let directory = PathBuf::from(set(DIRECTORY).ok_or(damaged(DIRECTORY))?);
         if getppid().as_raw() != launcher {
             let parent = DeviceId::new(getppid().as_raw().unsigned_abs());
             if StartedDevice::of(parent, &RuntimeDirectory::unchecked(&directory)).is_some() {

@@ -17,6 +17,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use super::error::{CoordinatorError, Result};
 use super::id::DeviceId;
 use crate::sync::header::Creator;
+use crate::variables;
 
 /// The variable that tells a started device the directory of its coordinator.
 pub(super) const DIRECTORY: &str = "SHMCCL_POOL";
@@ -52,7 +53,7 @@ impl RuntimeDirectory {
 
     /// Returns where the user's directory is, whether it is there or not.
     pub(super) fn usual() -> PathBuf {
-        Self::beneath(std::env::var_os("XDG_RUNTIME_DIR").as_deref())
+        Self::beneath(variables::get("XDG_RUNTIME_DIR").as_deref())
     }
 
     /// Returns where it is for a process whose runtime directory is `parent`. An empty one counts

@@ -75,6 +75,7 @@ pub use text::FaultSpecError;
 use crate::error::Result;
 pub use crate::error::{FaultHit, FaultKind};
 use crate::rank::Rank;
+use crate::variables;
 
 /// The variable that a plan is taken from.
 pub const VARIABLE: &str = "SHMCCL_FAULTS";
@@ -124,7 +125,7 @@ pub(crate) const POST: &str = "post";
 const WRITTEN: [&str; 6] = [PUT, TRIGGER, MESSAGE, STAGE, POST, FILE];
 
 /// Operations, as a rank calls them.
-const VERBS: [&str; 38] = [
+const VERBS: [&str; 40] = [
     PUT,
     "put_with_signal",
     "put_slice",
@@ -133,9 +134,11 @@ const VERBS: [&str; 38] = [
     "write",
     "get",
     "read",
+    "atomic",
     "signal",
     "relaxed_signal",
     "wait",
+    "wait_until",
     "relaxed_wait",
     "unpack_packets",
     "flush",
@@ -301,7 +304,7 @@ impl Faults {
     /// # Errors
     /// [`crate::Error::FaultSpec`].
     pub fn from_env() -> Result<Self> {
-        match std::env::var_os(VARIABLE) {
+        match variables::get(VARIABLE) {
             None => Ok(Self::default()),
             Some(text) => text.to_string_lossy().parse(),
         }

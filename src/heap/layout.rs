@@ -12,6 +12,7 @@
 //! | [`MESSAGE_PARK`] | 128 | the rank asleep (no message, no room) | the rank, its peers | both |
 //! | [`ROSTER`] | 128 | how often producers have come or gone | the rank's threads | its proxy |
 //! | [`ARENA_LEN`] | 128 | how much of the heap's end the arena has memory for | the rank | all |
+//! | [`WORD_PARK`] | 128 | the rank asleep (no word changed) | the rank, its peers | both |
 //! | [`SEMAPHORES`] | 16 x 128 per rank | inbound semaphores, by id | one sender each | the rank |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
@@ -56,6 +57,8 @@ pub const MESSAGE_PARK: u64 = 0x25880;
 pub const ROSTER: u64 = 0x25900;
 /// Where it stands how many bytes of the heap's end have memory behind them on this rank.
 pub const ARENA_LEN: u64 = 0x25980;
+/// Where the park cell is that the rank sleeps on until some word of its heap changes.
+pub const WORD_PARK: u64 = 0x25a00;
 /// Where the semaphores start.
 pub const SEMAPHORES: u64 = 0x26000;
 /// The most bytes that are in use before the heap: those of [`MAX_RANKS`] ranks.
@@ -96,7 +99,8 @@ const _: () = {
     assert!(WATERMARK + 128 == MESSAGE_PARK);
     assert!(MESSAGE_PARK + PARK_STRIDE == ROSTER);
     assert!(ROSTER + 128 == ARENA_LEN);
-    assert!(ARENA_LEN + 128 <= SEMAPHORES && SEMAPHORES.is_multiple_of(PAGE) && CONTROL_LEN <= HEAP);
+    assert!(ARENA_LEN + 128 == WORD_PARK);
+    assert!(WORD_PARK + PARK_STRIDE <= SEMAPHORES && SEMAPHORES.is_multiple_of(PAGE) && CONTROL_LEN <= HEAP);
 };
 
 /// How many heaps a job has, and how long each of them is.
@@ -242,6 +246,12 @@ impl SegmentCells {
         self.cell(MESSAGE_PARK)
     }
 
+    /// Returns what the rank sleeps on until some word of its heap changes.
+    #[must_use]
+    pub fn word_park(&self) -> CellRef<ParkCell> {
+        self.cell(WORD_PARK)
+    }
+
     /// Returns where the rank tells its proxy thread that a producer of one of its fifos has come
     /// or gone.
     #[must_use]
@@ -293,6 +303,7 @@ mod tests {
         let mut places = vec![place(&cells.semaphores()), place(&cells.memory_table())];
         places.push(place(std::slice::from_ref(&*cells.watermark())));
         places.push(place(std::slice::from_ref(&*cells.message_park())));
+        places.push(place(std::slice::from_ref(&*cells.word_park())));
         places.push(place(std::slice::from_ref(&*cells.roster())));
         places.push(place(std::slice::from_ref(&*cells.arena_len())));
         for index in 0..N_FIFOS {

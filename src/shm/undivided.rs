@@ -33,6 +33,10 @@ pub fn undivided<R>(step: impl FnOnce() -> R) -> R {
     step()
 }
 
+/// The stack of a thread, as large as `std` makes it. Untold, `std` looks for a variable of the
+/// environment, which another thread may be changing.
+const STACK: usize = 2 << 20;
+
 /// Starts a thread of this `name`.
 ///
 /// # Errors
@@ -41,7 +45,7 @@ pub(crate) fn spawn<R: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> R + Send + 'static,
 ) -> io::Result<JoinHandle<R>> {
-    let builder = Builder::new().name(name.to_owned());
+    let builder = Builder::new().name(name.to_owned()).stack_size(STACK);
     undivided(|| builder.spawn(body))
 }
 

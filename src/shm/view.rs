@@ -8,6 +8,7 @@ use bytemuck::Pod;
 
 pub(crate) use exchange::{GivenBytes, TakenBytes};
 
+use super::cells::SharedLayout;
 use super::copy::{self, CacheHint, CopyKernel, StorePurpose};
 use super::mapping::Owned;
 use super::{forks, in_bounds, to_usize};
@@ -262,9 +263,18 @@ impl Span {
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64> {
-        let cell = self.locate_aligned::<AtomicU64>(offset, 1)?;
+        self.atomic(offset)
+    }
+
+    /// Returns the bytes at `offset` as an atomic, or several.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    #[inline]
+    pub(crate) fn atomic<T: SharedLayout>(&self, offset: u64) -> Result<&T> {
+        let cell = self.locate_aligned::<T>(offset, 1)?;
         // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes
-        // are an AtomicU64.
+        // are a T (`SharedLayout`).
         Ok(unsafe { &*cell })
     }
 
@@ -274,9 +284,18 @@ impl Span {
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     #[inline]
     pub fn atomics_u64(&self, offset: u64, count: u64) -> Result<&[AtomicU64]> {
-        let first = self.locate_aligned::<AtomicU64>(offset, count)?;
+        self.atomics(offset, count)
+    }
+
+    /// Returns the bytes at `offset` as `count` atomics in a row.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    #[inline]
+    pub(crate) fn atomics<T: SharedLayout>(&self, offset: u64, count: u64) -> Result<&[T]> {
+        let first = self.locate_aligned::<T>(offset, count)?;
         #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
-        // SAFETY: as in `atomic_u64`, for `count` words.
+        // SAFETY: as in `atomic`, for `count` of them.
         Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
     }
 

@@ -16,6 +16,7 @@
 //! | [`revoke`] | one reason why everybody stops waiting | R1 |
 //! | `regroup` | survivors of an epoch go on together | G1, G2 |
 //! | [`life`] | a rank's presence, which the system withdraws at its death; its heartbeat | L1 |
+//! | [`word`] | words of the heap that any rank changes | W1, W2, W3 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
@@ -49,6 +50,7 @@ pub(crate) mod regroup;
 pub mod revoke;
 pub mod semaphore;
 pub mod wait;
+pub mod word;
 
 pub use activity::{Activity, ActivityCell, WaitingIn};
 pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
@@ -61,3 +63,4 @@ pub use record::{CursorCell, KeptRecords, RECORD_WORDS, RecordCell, RecordRing};
 pub use revoke::{Revocation, RevokeCell};
 pub use semaphore::{SemaphoreCell, SemaphoreReceiver, SemaphoreSender};
 pub use wait::{Stop, WaitPolicy, Waiting, Watch, spin_until, wait_until};
+pub use word::AtomicWord;

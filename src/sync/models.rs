@@ -30,6 +30,7 @@ mod membarrier;
 mod posts;
 mod regroup;
 mod signals;
+mod words;
 
 /// Gives up the processor at every failed poll; never gets as far as sleeping within a model.
 const POLL: WaitPolicy = WaitPolicy { spins: 0, park_after: Duration::MAX };

@@ -17,6 +17,7 @@
 //! - The first poll costs what it costs to poll. Neither clock nor watch is touched before a whole
 //!   burst of polls has failed, or eight polls with a yield before each.
 //! - A sleep is never longer than [`LONGEST_SLEEP`], as a second line of defence behind the wake.
+//!   The watch may ask for shorter ones.
 //!
 //! A very short wait, such as for one cache line of another core, may have one burst of polls in
 //! front of the loop, in line with its caller: [`spin_until`].
@@ -77,6 +78,13 @@ pub trait Watch {
     /// waiter's own cell. Without one the waiter looks up every [`LONGEST_SLEEP_WITHOUT_BELL`].
     fn bell(&self) -> Option<SleepWord<'_>> {
         None
+    }
+
+    /// Returns how long the waiter sleeps at most before it looks around, when it has slept `slept`
+    /// times already. It is shorter where what is waited for may come without a wake.
+    fn longest_sleep(&self, slept: u32) -> Duration {
+        let _ = slept;
+        self.bell().map_or(LONGEST_SLEEP_WITHOUT_BELL, |_| LONGEST_SLEEP)
     }
 
     /// Hears that the wait has turned out long, and that the clock was read first at `since`; again
@@ -294,6 +302,7 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
     /// Sleeps until there is news.
     fn asleep<T>(&mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
         let kernel = self.context.kernel;
+        let mut slept = 0_u32;
         loop {
             let own = park.announce(kernel);
             if let Some(value) = poll() {
@@ -309,10 +318,12 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
             if let Some((since, _)) = self.begun {
                 self.context.watch.begin(since);
             }
+            let at_most = remaining.min(self.context.watch.longest_sleep(slept));
             match self.context.watch.bell() {
-                Some(bell) => kernel.sleep(&[own, bell], remaining.min(LONGEST_SLEEP)),
-                None => kernel.sleep(&[own], remaining.min(LONGEST_SLEEP_WITHOUT_BELL)),
+                Some(bell) => kernel.sleep(&[own, bell], at_most),
+                None => kernel.sleep(&[own], at_most),
             }
+            slept = slept.saturating_add(1);
             // Before announcing again: that costs a barrier, and the next waker a wake.
             if let Some(value) = poll() {
                 return Ok(value);

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::logs::LAUNCH;
 use crate::shm::Segment;
 use crate::shm::system::within_file_size;
+use crate::variables;
 
 /// The variable that names the file.
 pub(crate) const VARIABLE: &str = "SHMCCL_TRACE";
@@ -59,7 +60,7 @@ impl TraceFile {
 
 /// Returns the file that the environment names, where it names one.
 pub(crate) fn from_environment() -> Option<PathBuf> {
-    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+    variables::get(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// A file that is written when nobody notes any more. That it could not be is logged: nobody is

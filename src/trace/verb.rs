@@ -56,6 +56,8 @@ verbs! {
     UNPACK_PACKETS = "unpack_packets",
     PUT_REGISTERED = "put_registered",
     LONG_WAIT = "long wait",
+    ATOMIC = "atomic",
+    WAIT_UNTIL = "wait_until",
 }
 
 impl Verb {

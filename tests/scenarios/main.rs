@@ -48,6 +48,7 @@ mod stream_failures;
 mod streams;
 mod survivors;
 mod switch;
+mod symmetric;
 mod tag_programs;
 mod tags;
 mod tuning;

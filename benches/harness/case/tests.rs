@@ -68,7 +68,7 @@ impl ForType for EveryOperator<'_> {
         for name in names.into_iter().filter(|name| check_operator(T::DATA_TYPE, name).is_ok()) {
             let op = operator::<T>(name, self.0.rank()).unwrap();
             let mut case = case_of::<T>(self.0, Operation::AllReduce, Memory::Heap, true, 20_000)?;
-            case.pattern = Pattern::new(self.0.n_ranks(), self.0.n_ranks(), Some(&op));
+            case.pattern = Pattern::new(self.0.n_ranks(), 0..self.0.n_ranks() as usize, Some(&op));
             case.spec.op = Some(op);
             for _ in 0..5 {
                 case.rewrite()?;

@@ -1,3 +1,4 @@
+use shmccl::collective::Operation;
 use shmccl_harness::report::{RowLimit, RowTimes};
 use shmccl_harness::test::Test;
 
@@ -35,7 +36,7 @@ fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> Series {
                 .map(|(key, figure)| (key.to_owned(), (figure * 0.95, figure * 1.05)))
                 .into(),
             wrong: Some(0),
-            ..PerfRow::new(Test::AllReduce, 4)
+            ..PerfRow::new(Test::Operation(Operation::AllReduce), 4)
         }
     };
     let mut rows = Vec::new();
@@ -47,7 +48,7 @@ fn modelled(proxy_ns: f64, proxy_per_byte: f64) -> Series {
     Series {
         report: PerfReport { machine: fixed_machine(), rows },
         proxy: ProxyPlace::Thread,
-        subject: Subject::Operation { test: Test::AllReduce, n_ranks: 4 },
+        subject: Subject::Operation { test: Test::Operation(Operation::AllReduce), n_ranks: 4 },
     }
 }
 
@@ -191,7 +192,7 @@ fn tables_fit_a_terminal_of_eighty_columns_and_the_quickest_is_marked() {
 fn where_there_is_no_choice_the_default_is_held_against_itself_by_proxy() {
     let mut series = modelled(3000.0, 1.0);
     series.report.rows.retain(|row| row.variant.is_none());
-    series.subject = Subject::Operation { test: Test::SendRecv, n_ranks: 4 };
+    series.subject = Subject::Operation { test: Test::Operation(Operation::Send), n_ranks: 4 };
     assert_eq!(series.quickest(8, TestChannel::Port).and_then(|row| row.times.p50_ns), Some(4050.84));
     let told = sentences(&series);
     assert!(told.starts_with("Proxied never overtakes direct: it takes 3.85 x as long at 8 B"), "{told}");
@@ -267,6 +268,6 @@ fn all_forms_of_a_comparison_of_algorithms_are_as_they_were_byte_for_byte() {
     }
     assert_unchanged("algorithms", &series, [0x25a8_7831_3050_50c1, 0xd5da_ffa6_5167_60ce]);
     series.report.rows.retain(|row| row.variant.is_none());
-    series.subject = Subject::Operation { test: Test::SendRecv, n_ranks: 4 };
+    series.subject = Subject::Operation { test: Test::Operation(Operation::Send), n_ranks: 4 };
     assert_unchanged("sendrecv", &series, [0xbbcd_ad8b_a75c_ab39, 0xdd34_a4bb_8be7_948c]);
 }

@@ -29,24 +29,24 @@ use shmccl_limits::stopwatch::Stopwatch;
 use crate::perf::barrier::YieldBarrier;
 use crate::perf::links::SignalEnd;
 use crate::perf::ping_pong::PingPong;
-use crate::perf::plan::{CollectiveSettings, PerfSpec};
+use crate::perf::spec::{CollectiveSettings, PerfSpec};
 use crate::{output, planned};
 use shared::{BetweenAlgorithms, InBothMemories};
 
 /// Up to this many bytes data travel in the cache line of their flag, so that a flag is a limit.
 const FLAG_BYTES: u64 = 64;
 
-/// Measures the operation of `test` as the plan says. Collective.
+/// Measures the operation of `test` as the spec says. Collective.
 ///
 /// # Errors
 /// Whatever the job fails with.
 pub(crate) fn run(
     comm: &mut Communicator,
-    plan: &PerfSpec,
+    spec: &PerfSpec,
     test: Test,
     sync: Option<&mut PairSync>,
 ) -> Result<()> {
-    let settings = plan.collective.as_ref().context("the plan does not say what to measure")?;
+    let settings = spec.collective.as_ref().context("the spec does not say what to measure")?;
     let operation = test.operation().context("no collective operation")?;
     output::print_json(&DeviceLine::Placement(RankPlacement::of(comm)))?;
     comm.set_algorithm(settings.algorithm.as_deref().map(str::parse).transpose()?);
@@ -55,18 +55,18 @@ pub(crate) fn run(
         TestChannel::Port => ChannelKind::Port,
     })?;
     let planned = settings.plan.as_ref().map(|plan| planned::register(comm, &plan.file)).transpose()?;
-    let largest = plan.sizes.iter().copied().max().unwrap_or(0);
+    let largest = spec.sizes.iter().copied().max().unwrap_or(0);
     let staging = if operation == Operation::AllReduce { staging_len(largest) } else { 0 };
     let buffers = CollectiveBuffers::alloc(comm, largest, eager_len(comm.n_ranks()), staging)?;
-    let is_long = plan.one_core || comm.is_oversubscribed()?;
-    let gathering = Gathering::new(comm, settings.average, plan.one_core)?;
+    let is_long = spec.one_core || comm.is_oversubscribed()?;
+    let gathering = Gathering::new(comm, settings.average, spec.one_core)?;
     let gathering = gathering.timing_one_by_one(settings.percentiles && is_long);
     let is_brief = settings.percentiles && !is_long;
     let gathering = gathering.timing_within_batches(is_brief.then(Stopwatch::new).flatten());
     let all = AllSync::new(comm)?;
     let mut bench = CollectiveBench {
         comm,
-        plan,
+        spec,
         settings,
         test,
         operation,
@@ -85,7 +85,7 @@ pub(crate) fn run(
 
 struct CollectiveBench<'a> {
     comm: &'a mut Communicator,
-    plan: &'a PerfSpec,
+    spec: &'a PerfSpec,
     settings: &'a CollectiveSettings,
     test: Test,
     operation: Operation,
@@ -134,7 +134,7 @@ impl CollectiveBench<'_> {
                     continue;
                 }
                 for &root in &roots {
-                    for &bytes in &self.plan.sizes {
+                    for &bytes in &self.spec.sizes {
                         self.both_places(Wanted { data_type, op, root, bytes, in_place: false })?;
                     }
                 }
@@ -170,7 +170,7 @@ impl CollectiveBench<'_> {
         self.check_plan(&mut data, wanted)?;
         let mut test = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
-        let effort = self.plan.effort(self.test, None);
+        let effort = self.spec.effort(self.test, None);
         let run = interleave_with_limits(participants, vec![&mut test], &mut limits, 1, effort)?;
         let wrong = self.gathering.borrow_mut().total(test.wrong())?;
         if self.comm.rank().get() == 0 {
@@ -208,7 +208,7 @@ impl CollectiveBench<'_> {
     }
 
     fn is_checked(&self, wanted: Wanted<'_>) -> bool {
-        self.plan.check && is_defined(self.operation, wanted.in_place)
+        self.spec.check && is_defined(self.operation, wanted.in_place)
     }
 
     /// Returns the limits of a figure: hand-written loops and flags. Collective.
@@ -218,7 +218,7 @@ impl CollectiveBench<'_> {
             return Ok(limits);
         }
         limits.push(if self.comm.n_ranks() == 2 {
-            let flags = flags(self.comm, self.plan.one_core)?;
+            let flags = flags(self.comm, self.spec.one_core)?;
             let leads = self.comm.rank().get() == 0;
             ("raw flag ping-pong".to_owned(), Box::new(PingPong::new(SignalEnd(flags), leads)))
         } else {
@@ -235,7 +235,7 @@ impl CollectiveBench<'_> {
         let in_place = wanted.in_place && !self.is_apart(wanted);
         let op = self.operation.reduces().then_some(ReduceOp::Sum);
         let spec = self.spec(Wanted { in_place, ..wanted }, op, SIZE)?;
-        let oversubscribed = self.plan.one_core || self.comm.is_oversubscribed()?;
+        let oversubscribed = self.spec.one_core || self.comm.is_oversubscribed()?;
         let all = rank_buffers(self.comm, &spec, self.buffers)?;
         let mut limits: Vec<NamedLimit<'static>> = Vec::new();
         for (name, ahead) in [("bare loop, mailed", false), ("bare loop, mailed, fetched ahead", true)] {
@@ -319,7 +319,7 @@ impl CollectiveBench<'_> {
         let channel = Some(self.settings.channel);
         let mut row = row_of(self.test, channel, n_ranks, comparison, &limits[best].0);
         row.iterations = measured.operations;
-        let is_timed = self.plan.iters != Some(0);
+        let is_timed = self.spec.iters != Some(0);
         if !is_timed {
             row = PerfRow { channel, ..PerfRow::new(self.test, n_ranks) };
         }

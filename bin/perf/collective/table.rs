@@ -12,7 +12,7 @@ use crate::flags::JobArgs;
 use crate::output::{self, TableLook};
 use crate::perf::flags::PerfArgs;
 use crate::perf::jobs;
-use crate::perf::plan::{PATIENCE_MS, PerfSpec};
+use crate::perf::spec::{PATIENCE_MS, PerfSpec};
 use crate::planned::PlannedTest;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
@@ -25,11 +25,11 @@ const RANKS: u32 = 2;
 /// find the time of one.
 const FEWEST_WARMUP: u64 = 1;
 
-/// Makes the plan of a collective test, and says how many ranks do it.
+/// Makes the spec of a collective test, and says how many ranks do it.
 ///
 /// # Errors
 /// Bad combinations of flags; an execution plan that cannot do it.
-pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfSpec, u32)> {
+pub(crate) fn spec(args: &PerfArgs, test: Test) -> Result<(PerfSpec, u32)> {
     let planned = args.planned()?;
     let n_ranks = args.ranks.or_else(|| planned.as_ref().map(PlannedTest::n_ranks)).unwrap_or(RANKS);
     let mut sizes = args.collective_sizes()?;
@@ -41,31 +41,31 @@ pub(crate) fn plan(args: &PerfArgs, test: Test) -> Result<(PerfSpec, u32)> {
         settings.ops = planned.fitting_operators(&settings.ops)?;
     }
     let one_core = device_job::share_a_core(&args.job)?;
-    let plan = PerfSpec::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
+    let spec = PerfSpec::new(vec![(test, None)], sizes, &args.sweep, &args.job, one_core);
     let patience_ms = if args.collective.percentiles { PATIENCE_MS } else { 0 };
-    let plan = PerfSpec { patience_ms, collective: Some(settings), ..plan };
+    let spec = PerfSpec { patience_ms, collective: Some(settings), ..spec };
     if let Some(planned) = planned.filter(|_| args.job.heap.is_none()) {
-        planned.check_heap(plan.heap_len(), &plan.sizes, "--maxbytes")?;
+        planned.check_heap(spec.heap_len(), &spec.sizes, "--maxbytes")?;
     }
-    Ok((plan, n_ranks))
+    Ok((spec, n_ranks))
 }
 
 /// Runs the collective test, prints its table as it grows, and returns its rows.
 ///
 /// # Errors
-/// Fails as [`plan`] does, where the job fails, and where the table cannot be printed.
+/// Fails as [`spec`] does, where the job fails, and where the table cannot be printed.
 pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
-    let (plan, n_ranks) = plan(args, test)?;
+    let (spec, n_ranks) = spec(args, test)?;
     let left_out: Vec<_> = args
         .collective_sizes()?
         .into_iter()
-        .filter(|size| !plan.sizes.contains(size))
+        .filter(|size| !spec.sizes.contains(size))
         .map(format_size)
         .collect();
     if !left_out.is_empty() {
         output::note(&format!("left out, as the plan does no such sizes: {}", left_out.join(", ")));
     }
-    let is_ordinary = plan.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
+    let is_ordinary = spec.collective.as_ref().is_some_and(|settings| settings.memory == Memory::Ordinary);
     let bound = args.collective.bound;
     let extras = Extras { percentiles: args.collective.percentiles, bound, heap: bound && is_ordinary };
     let (step, unit) = args.step_in_bytes().map_or((args.sweep.stepfactor, "factor"), |step| (step, "bytes"));
@@ -74,16 +74,16 @@ pub(crate) fn run(args: &PerfArgs, test: Test) -> Result<Vec<PerfRow>> {
         test,
         n_ranks,
         sizes,
-        warmup: plan.warmup.unwrap_or(FEWEST_WARMUP),
-        iters: plan.iters.unwrap_or(FEWEST_SLICES),
+        warmup: spec.warmup.unwrap_or(FEWEST_WARMUP),
+        iters: spec.iters.unwrap_or(FEWEST_SLICES),
         check: args.sweep.check,
     };
     // A plan that is measured is the only one.
-    let is_planned = plan.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
+    let is_planned = spec.collective.as_ref().is_some_and(|settings| settings.plan.is_some());
     let plans = if is_planned { Some(PathBuf::new()) } else { args.job.plans.clone() };
     let job = JobArgs { plans, ..args.job.clone() };
-    let rows = nccl_table::print(head, extras, |on_line| jobs::supervise(&plan, n_ranks, &job, on_line))?;
-    if !extras.bound && plan.iters != Some(0) {
+    let rows = nccl_table::print(head, extras, |on_line| jobs::supervise(&spec, n_ranks, &job, on_line))?;
+    if !extras.bound && spec.iters != Some(0) {
         output::note(&limits(&rows));
     }
     Ok(rows)

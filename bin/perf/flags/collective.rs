@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use shmccl::collective::{Algorithm, AlgorithmName};
+use shmccl::collective::{Algorithm, AlgorithmName, Operation};
 use shmccl::reduce::{DataType, ReduceOp};
 use shmccl_harness::pattern::check_operator;
 use shmccl_harness::report::Memory;
@@ -12,7 +12,7 @@ use shmccl_harness::test::{Test, TestChannel};
 
 use crate::failure::UsageError;
 use crate::perf::flags::PerfArgs;
-use crate::perf::plan::CollectiveSettings;
+use crate::perf::spec::CollectiveSettings;
 use crate::planned::PlannedTest;
 use crate::units::parse_size;
 
@@ -169,7 +169,7 @@ impl PerfArgs {
         let ops = match test {
             _ if reduces => named(&args.op, OPERATORS.into_iter()),
             // nccl-tests names an operator there, though none is applied.
-            Test::SendRecv => vec![ReduceOp::Sum.name().to_owned()],
+            Test::Operation(Operation::Send) => vec![ReduceOp::Sum.name().to_owned()],
             _ => vec!["none".to_owned()],
         };
         if let ([data_type], [op], true) = (types.as_slice(), ops.as_slice(), reduces) {

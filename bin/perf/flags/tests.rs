@@ -44,32 +44,35 @@ fn flags_that_scripts_for_nccl_tests_have_are_taken_where_they_change_nothing() 
     let args = perf(&words.split(' ').collect::<Vec<_>>());
     assert_eq!((args.job.timeout.as_secs(), args.json.as_deref()), (60, Some("x".as_ref())));
     let words = "--nthreads 1 --agg_iters 1 --run_cycles 1 --parallel_init 1 --blocking 1 --cudagraph 0 --report_cputime 1";
-    assert_eq!(perf(&words.split(' ').collect::<Vec<_>>()).plan().unwrap(), perf(&[]).plan().unwrap());
+    assert_eq!(
+        perf(&words.split(' ').collect::<Vec<_>>()).selected().unwrap(),
+        perf(&[]).selected().unwrap()
+    );
     for registered in ["0", "1", "2"] {
         let words =
             format!("all_reduce --ngpus 3 -T 0 --root 0 -n 0 -M 0 -x 0 -D 0 -V 16 -y 0 -R {registered}");
         let args = perf(&words.split(' ').collect::<Vec<_>>());
         assert_eq!((args.ranks, args.sweep.iters), (Some(3), Some(0)));
         assert!(args.job.timeout >= std::time::Duration::from_secs(24 * 3600), "0 is no timeout");
-        assert_eq!(args.plan().unwrap(), perf(&["all_reduce"]).plan().unwrap());
+        assert_eq!(args.selected().unwrap(), perf(&["all_reduce"]).selected().unwrap());
     }
 }
 
 #[test]
 fn no_test_named_means_all_and_a_test_named_twice_runs_once() {
-    assert_eq!(perf(&[]).plan().unwrap().len(), 13);
-    let plan = perf(&["overlap", "put_latency", "overlap"]).plan().unwrap();
+    assert_eq!(perf(&[]).selected().unwrap().len(), 13);
+    let selected = perf(&["overlap", "put_latency", "overlap"]).selected().unwrap();
     let both = vec![TestChannel::Memory, TestChannel::Port];
-    assert_eq!(plan, [(Test::PutLatency, both), (Test::Overlap, vec![TestChannel::Port])]);
+    assert_eq!(selected, [(Test::PutLatency, both), (Test::Overlap, vec![TestChannel::Port])]);
 }
 
 #[test]
 fn a_channel_narrows_all_tests_but_contradicts_a_named_one_that_cannot_use_it() {
-    let plan = perf(&["--channel", "port"]).plan().unwrap();
-    assert!(plan.iter().all(|(test, _)| *test != Test::PacketLatency));
-    assert!(plan.contains(&(Test::Barrier, vec![])));
-    assert!(plan.contains(&(Test::PutLatency, vec![TestChannel::Port])));
-    let error = perf(&["--channel", "port", "packet_latency"]).plan().unwrap_err();
+    let selected = perf(&["--channel", "port"]).selected().unwrap();
+    assert!(selected.iter().all(|(test, _)| *test != Test::PacketLatency));
+    assert!(selected.contains(&(Test::Barrier, vec![])));
+    assert!(selected.contains(&(Test::PutLatency, vec![TestChannel::Port])));
+    let error = perf(&["--channel", "port", "packet_latency"]).selected().unwrap_err();
     assert_eq!(
         error.to_string(),
         "packet_latency does not use the port channel; leave --channel out or say --channel memory"
@@ -78,7 +81,7 @@ fn a_channel_narrows_all_tests_but_contradicts_a_named_one_that_cannot_use_it() 
 
 #[test]
 fn a_flag_without_effect_on_any_named_test_is_refused() {
-    let refusal = |words: &[&str]| perf(words).plan().unwrap_err().to_string();
+    let refusal = |words: &[&str]| perf(words).selected().unwrap_err().to_string();
     for (words, told) in [
         (&["fifo_rate", "--channel", "port"][..], "--channel has no effect with fifo_rate; leave it out"),
         (&["fifo_rate", "--heap", "64M"], "--heap has no effect with fifo_rate; leave it out"),
@@ -103,7 +106,7 @@ fn a_flag_without_effect_on_any_named_test_is_refused() {
         &["--channel", "memory", "--proxy", "process", "-w", "1"],
         &["put_latency", "--channel", "port", "--proxy", "process", "--no-pin"],
     ] {
-        perf(words).plan().unwrap();
+        perf(words).selected().unwrap();
     }
 }
 

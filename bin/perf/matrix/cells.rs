@@ -3,7 +3,7 @@
 use shmccl_harness::report::PerfRow;
 use shmccl_harness::test::TestChannel;
 
-use crate::perf::plan::MatrixFigure;
+use crate::perf::spec::MatrixFigure;
 use crate::units::{format_size, three_digits};
 
 /// From here on latencies are shown in microseconds.

@@ -15,7 +15,7 @@ use shmccl_harness::test::TestChannel;
 
 use crate::perf::bench::{TestBench, copy_kernels, lineup};
 use crate::perf::links::Payload;
-use crate::perf::plan::{MatrixFigure, MatrixSettings};
+use crate::perf::spec::{MatrixFigure, MatrixSettings};
 use crate::perf::transfer::{MessageMover, PlainCopy, Put};
 
 /// More than any rank. A message's number tells its turn, its sender and its receiver.
@@ -135,7 +135,7 @@ impl<M: MessageMover> Contender for AllPairsExchange<M> {
 impl TestBench<'_> {
     /// Measures each pair of ranks, and then all at once.
     pub(crate) fn matrix(&mut self) -> Result<()> {
-        let settings = self.plan.matrix.as_ref().context("the plan does not say what to measure")?;
+        let settings = self.spec.matrix.as_ref().context("the spec does not say what to measure")?;
         let n_ranks = self.comm.n_ranks();
         for leader in 0..n_ranks {
             for other in (0..n_ranks).filter(|other| *other != leader) {
@@ -148,7 +148,7 @@ impl TestBench<'_> {
             }
         }
         self.figure = Some(MatrixFigure::AllToAll);
-        let buffers = ExchangeBuffers::alloc(self.comm, settings.block(), self.plan.check)?;
+        let buffers = ExchangeBuffers::alloc(self.comm, settings.block(), self.spec.check)?;
         match self.channel {
             Some(TestChannel::Port) => {
                 let puts = self.to_all(buffers, |bench, peer| Ok(bench.comm.port_channel(peer)?))?;
@@ -202,7 +202,7 @@ impl TestBench<'_> {
     /// Measures the puts of all ranks at once against plain copies by every kernel.
     fn all_at_once<M: MessageMover>(&mut self, buffers: ExchangeBuffers, puts: Vec<M>) -> Result<()> {
         let kernels = copy_kernels();
-        let gathering = Gathering::new(self.comm, RankAverage::Most, self.plan.one_core)?;
+        let gathering = Gathering::new(self.comm, RankAverage::Most, self.spec.one_core)?;
         let gathering = Rc::new(RefCell::new(gathering));
         let mut test = AllPairsExchange::new(self.comm, buffers, puts, &gathering)?;
         let mut limits = Vec::new();
@@ -212,7 +212,7 @@ impl TestBench<'_> {
         }
         let mut all = AllSync::new(self.comm)?;
         let leads = all.leads();
-        let effort = self.plan.effort(self.test, self.channel);
+        let effort = self.spec.effort(self.test, self.channel);
         let mut contenders = lineup(&mut test, &mut limits);
         let rules = LimitRule::each(kernels.len());
         let measured = interleave(Participants::All(&mut all), &mut contenders, &rules, effort)?;

@@ -6,8 +6,8 @@ use plotters::style::text_anchor::HPos;
 use shmccl_harness::report::PerfRow;
 
 use super::cells::{Cell, Matrix};
-use crate::perf::plan::MatrixFigure;
 use crate::perf::report::PerfReport;
+use crate::perf::spec::MatrixFigure;
 use crate::plot::{self, Drawn, GREY, PlotArea, anchored, centred};
 use crate::units::{format_size, or_dash, three_digits, without_zeros};
 

@@ -5,8 +5,8 @@ use shmccl_harness::test::TestChannel;
 
 use super::cells::{Cell, Matrix};
 use crate::output::TableLook;
-use crate::perf::plan::MatrixFigure;
 use crate::perf::report::PerfReport;
+use crate::perf::spec::MatrixFigure;
 use crate::table::TextTable;
 use crate::units::{format_ns, format_size, or_dash, three_digits};
 

@@ -113,22 +113,21 @@ impl shmcclCall_t {
     }
 }
 
-/// The operations of the engine, by their codes.
-const OPERATIONS: [Operation; 13] = [
-    Operation::AllReduce,
-    Operation::Reduce,
-    Operation::Broadcast,
-    Operation::AllGather,
-    Operation::ReduceScatter,
-    Operation::AllToAll,
-    Operation::Gather,
-    Operation::Scatter,
-    Operation::AllToAllV,
-    Operation::Send,
-    Operation::Recv,
-    Operation::Scan,
-    Operation::ExScan,
-];
+/// Declares which operation of the engine each one of the header is.
+macro_rules! operations {
+    ($($code:ident $operation:ident,)+) => {
+        /// The operations: their names in the header, their codes, and what they are to the engine.
+        pub const OPERATIONS: &[(&str, shmcclOperation_t, Operation)] =
+            &[$((stringify!($code), shmcclOperation_t::$code, Operation::$operation)),+];
+    };
+}
+
+operations! {
+    shmcclOpAllReduce AllReduce, shmcclOpReduce Reduce, shmcclOpBroadcast Broadcast,
+    shmcclOpAllGather AllGather, shmcclOpReduceScatter ReduceScatter, shmcclOpAlltoAll AllToAll,
+    shmcclOpGather Gather, shmcclOpScatter Scatter, shmcclOpAlltoAllv AllToAllV,
+    shmcclOpSend Send, shmcclOpRecv Recv, shmcclOpScan Scan, shmcclOpExscan ExScan,
+}
 
 /// Checks `asked` of the communicator of `state`, as far as C concerns it. Its buffers are the
 /// caller's until it is done.
@@ -137,9 +136,9 @@ const OPERATIONS: [Operation; 13] = [
 /// The pointers of `asked` are as the header says of its operation. Its buffers are the call's
 /// until it is done.
 pub(crate) unsafe fn check(state: &CommState, asked: &shmcclCall_t) -> Result<OwnedCall, Failure> {
-    let operation = usize::try_from(asked.operation).ok().and_then(|code| OPERATIONS.get(code));
+    let known = OPERATIONS.iter().find(|(_, code, _)| *code as OperationCode == asked.operation);
     let unknown = || format!("operation is {}, which is no shmcclOperation_t", asked.operation);
-    let operation = match *operation.ok_or_else(|| Failure::argument(unknown()))? {
+    let operation = match known.ok_or_else(|| Failure::argument(unknown()))?.2 {
         Operation::Recv if asked.peer == SHMCCL_ANY_SOURCE => Operation::RecvAny,
         operation => operation,
     };

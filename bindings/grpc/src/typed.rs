@@ -403,13 +403,13 @@ mod tests {
 
     #[test]
     fn each_number_of_the_protocol_means_what_the_library_has_of_that_name() {
-        let operations: Vec<_> = (1..11).map(|number| operation_of(number).unwrap()).collect();
+        let operations: Vec<_> = (1..).map_while(|number| operation_of(number).ok()).collect();
         assert_eq!(operations, DeviceCall::OPERATIONS);
         let operators: Vec<_> = (0..8).map(|number| operator_of(number).unwrap()).collect();
         assert_eq!(operators, ReduceOp::PLAIN);
         let types: BTreeSet<_> = (0..17).map(|number| type_of(number).unwrap().code()).collect();
         assert_eq!(types.len(), DataType::ALL.len());
-        assert!(operation_of(0).is_err() && operation_of(11).is_err());
+        assert!(operation_of(0).is_err());
         assert!(operator_of(8).is_err() && type_of(17).is_err() && type_of(-1).is_err());
     }
 

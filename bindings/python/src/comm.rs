@@ -18,6 +18,7 @@ use crate::array::{Array, ArrayMemory};
 use crate::channel::{Kind, PyChannel};
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
+use crate::gate::remember_environment;
 use crate::group::PyGroup;
 use crate::interrupt::detached;
 use crate::lock::lock;
@@ -102,6 +103,12 @@ fn hear_of_recovery(comm: &mut Engine) -> Arc<Mutex<Option<u64>>> {
     told
 }
 
+/// Joins a job by `run`, without the interpreter's lock.
+fn joining<R: Send>(py: Python<'_>, run: impl FnOnce() -> shmccl::Result<R> + Send) -> PyResult<R> {
+    remember_environment();
+    detached(py, run)
+}
+
 /// The options of a job without a launcher.
 fn options(heap: u64, timeout: f64) -> PyResult<Options> {
     Ok(Options { heap_len: heap, timeout: seconds(timeout)?, ..Options::default() })
@@ -112,7 +119,7 @@ impl Communicator {
     /// Joins the job that `shmccl run` has started this process for.
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Self> {
-        let comm = detached(py, || prepared(Engine::from_env()?))?;
+        let comm = joining(py, || prepared(Engine::from_env()?))?;
         Self::first(py, comm)
     }
 
@@ -129,7 +136,7 @@ impl Communicator {
         timeout: f64,
     ) -> PyResult<Self> {
         let options = options(heap, timeout)?;
-        let comm = detached(py, || prepared(Engine::init_rank_with(size, &id.0, rank, &options)?))?;
+        let comm = joining(py, || prepared(Engine::init_rank_with(size, &id.0, rank, &options)?))?;
         Self::first(py, comm)
     }
 
@@ -145,7 +152,7 @@ impl Communicator {
         timeout: f64,
     ) -> PyResult<Self> {
         let options = options(heap, timeout)?;
-        let comm = detached(py, || prepared(Engine::init_by_name(size, name, rank, &options)?))?;
+        let comm = joining(py, || prepared(Engine::init_by_name(size, name, rank, &options)?))?;
         Self::first(py, comm)
     }
 
@@ -159,7 +166,7 @@ impl Communicator {
         timeout: f64,
     ) -> PyResult<Vec<Self>> {
         let options = options(heap, timeout)?;
-        let comms = detached(py, || all_prepared(Engine::init_all_with(size, &options)?))?;
+        let comms = joining(py, || all_prepared(Engine::init_all_with(size, &options)?))?;
         comms.into_iter().map(|comm| Self::first(py, comm)).collect()
     }
 
@@ -168,7 +175,7 @@ impl Communicator {
     #[pyo3(signature = (id, *, timeout=60.0))]
     fn join(py: Python<'_>, id: &UniqueId, timeout: f64) -> PyResult<Self> {
         let timeout = seconds(timeout)?;
-        let comm = detached(py, || Engine::join_within(&id.0, timeout))?;
+        let comm = joining(py, || Engine::join_within(&id.0, timeout))?;
         Self::first(py, comm)
     }
 

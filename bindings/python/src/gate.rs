@@ -83,6 +83,19 @@ pub fn detached<R: Send>(py: Python<'_>, run: impl FnOnce() -> R + Send) -> R {
     })
 }
 
+/// Remembers the environment for whoever joins a job without the lock: threads of the program that
+/// have it may change the environment meanwhile.
+#[pyfunction]
+pub fn remember_environment() {
+    shmccl::variables::remember();
+}
+
+/// Adds the functions of this module that Python calls.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(remember_environment, module)?)?;
+    module.add_function(wrap_pyfunction!(shut, module)?)
+}
+
 /// Lets no thread attach any more, and waits a moment for those that have: the interpreter ends.
 #[pyfunction]
 pub fn shut(py: Python<'_>) {

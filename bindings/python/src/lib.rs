@@ -79,7 +79,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stream::Stream>()?;
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
-    module.add_function(wrap_pyfunction!(gate::shut, module)?)?;
+    gate::add_to(module)?;
     module.add_function(wrap_pyfunction!(comm::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use shmccl_c::{shmcclComm_t, shmcclConfig_t, shmcclProcess_t, shmcclResult_t, shmcclUniqueId};
 
-use crate::gate::detached;
+use crate::gate::{detached, remember_environment};
 
 /// `shmcclComm_t` as a number. Who makes one destroys it: a child of a fork must not.
 #[pyclass(name = "Comm", module = "shmccl._core._table", frozen)]
@@ -33,6 +33,7 @@ impl TableComm {
         let id = shmcclUniqueId { internal: text(id) };
         let processes: Vec<_> =
             processes.iter().map(|process| shmcclProcess_t { internal: text(process) }).collect();
+        remember_environment();
         Ok(detached(py, || {
             let config = shmcclConfig_t {
                 size: size_of::<shmcclConfig_t>(),

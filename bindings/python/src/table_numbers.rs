@@ -2,17 +2,16 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use shmccl_c::shmcclOperation_t::*;
 use shmccl_c::shmcclRedOp_t::*;
 use shmccl_c::shmcclResult_t::*;
-use shmccl_c::{SHMCCL_ANY_SOURCE, shmcclDataType_t};
+use shmccl_c::{OPERATIONS, SHMCCL_ANY_SOURCE, shmcclDataType_t};
 
 use crate::dtype;
 
-/// Pairs names of the header, without their prefix, with their numbers.
+/// Pairs names of the header with their numbers.
 macro_rules! numbers {
     ($($name:ident)*) => {
-        [$((stringify!($name).trim_start_matches("shmccl"), $name as u32)),*]
+        [$((stringify!($name), $name as u32)),*]
     };
 }
 
@@ -22,16 +21,12 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
         shmcclSuccess shmcclInternalError shmcclInvalidArgument shmcclInProgress shmcclTimeout
         shmcclInterrupted
     ];
-    let operations = numbers![
-        shmcclOpAllReduce shmcclOpReduce shmcclOpBroadcast shmcclOpAllGather shmcclOpReduceScatter
-        shmcclOpAlltoAll shmcclOpGather shmcclOpScatter shmcclOpAlltoAllv shmcclOpSend shmcclOpRecv
-        shmcclOpScan shmcclOpExscan
-    ];
+    let operations = OPERATIONS.iter().map(|(name, code, _)| (*name, *code as u32));
     let operators = numbers![
         shmcclSum shmcclProd shmcclMin shmcclMax shmcclAvg shmcclBitAnd shmcclBitOr shmcclBitXor
     ];
     for (name, number) in results.into_iter().chain(operations).chain(operators) {
-        module.add(name, number)?;
+        module.add(name.trim_start_matches("shmccl"), number)?;
     }
     module.add("Uint8", shmcclDataType_t::shmcclUint8 as u32)?;
     module.add("ANY_SOURCE", SHMCCL_ANY_SOURCE)?;

@@ -18,6 +18,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", f"patience(seconds): the watchdog of this test, {WATCHDOG} s by default")
     # What a test writes to the standard error is captured, and lost with the process.
     config.standard_error = os.dup(2)
+    # Processes that a test starts tell where they were if they crash.
+    os.environ["PYTHONFAULTHANDLER"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import shmccl
 from shmccl import mpi as MPI
+from shmccl._core import _Part
 from test_collectives import on_ranks
 
 
@@ -138,32 +139,32 @@ def ones_of_every_kind():
 
 def in_place(comm, whole):
     """Each call in place begins with nothing but this rank's own block."""
-    ones = bytes(MPI._Part(whole, "uint8"))
-    own = MPI._Part(whole, None, 2 * comm.rank, 2)
+    ones = bytes(_Part(whole, "uint8"))
+    own = _Part(whole, None, 2 * comm.rank, 2)
     one = bytes(own)
 
     def only_own():
-        MPI._Part(whole, "uint8").write(bytes(len(ones)))
+        _Part(whole, "uint8").write(bytes(len(ones)))
         own.write(one)
 
     only_own()
     comm.Allgather(MPI.IN_PLACE, whole)
-    assert bytes(MPI._Part(whole)) == ones
+    assert bytes(_Part(whole)) == ones
     only_own()
     comm.Gather(MPI.IN_PLACE if comm.rank == 1 else [whole, 2, 2 * comm.rank], whole, root=1)
-    assert comm.rank != 1 or bytes(MPI._Part(whole)) == ones
+    assert comm.rank != 1 or bytes(_Part(whole)) == ones
     comm.Scatter(whole, MPI.IN_PLACE if comm.rank == 1 else [whole, 2], root=1)
-    assert bytes(MPI._Part(whole))[: len(one)] == one
-    MPI._Part(whole, "uint8").write(ones)
+    assert bytes(_Part(whole))[: len(one)] == one
+    _Part(whole, "uint8").write(ones)
     comm.Alltoall(MPI.IN_PLACE, whole)
     comm.Iallgather(MPI.IN_PLACE, whole).Wait()
-    assert bytes(MPI._Part(whole)) == ones
+    assert bytes(_Part(whole)) == ones
     only_own()
     comm.Allreduce(MPI.IN_PLACE, whole, op=MPI.SUM)
-    assert bytes(MPI._Part(whole)) == ones
+    assert bytes(_Part(whole)) == ones
     only_own()
     comm.Reduce_scatter_block(MPI.IN_PLACE, whole)
-    assert bytes(MPI._Part(whole))[: len(one)] == one
+    assert bytes(_Part(whole))[: len(one)] == one
 
 
 def test_calls_in_place_take_arrays_of_every_kind():

@@ -6,6 +6,7 @@ use super::RankContext;
 use crate::channel::epoch::EpochMapping;
 use crate::channel::wait_kind::WaitKind;
 use crate::rank::{Rank, RankSet};
+use crate::sync::wait::LONGEST_SLEEP;
 use crate::sync::{LifeStatus, SleepWord, Stop, WaitingIn, Watch};
 
 /// Watches the epoch, and the life of the peer that is awaited.
@@ -43,6 +44,12 @@ pub(crate) trait LongWait {
     /// Returns the wait as observers see it.
     fn seen(&self) -> WaitingIn;
 
+    /// Returns how long the rank sleeps at most: see [`Watch::longest_sleep`].
+    fn longest_sleep(&self, slept: u32) -> Duration {
+        let _ = slept;
+        LONGEST_SLEEP
+    }
+
     /// Hears that the wait has turned out long, before observers do.
     fn turned_long(&self) {}
 }
@@ -58,6 +65,10 @@ impl<W: LongWait> Watch for EpochWatch<W> {
 
     fn bell(&self) -> Option<SleepWord<'_>> {
         Some(self.0.context().mapped.revocation().bell())
+    }
+
+    fn longest_sleep(&self, slept: u32) -> Duration {
+        self.0.longest_sleep(slept)
     }
 
     fn begin(&self, since: Duration) {

@@ -97,18 +97,7 @@ impl Algorithm {
     pub const ALL: [Self; 8] = firsts(Self::NAMED);
 
     /// The operations that there are algorithms for, in the order of their codes.
-    pub const OPERATIONS: [Operation; 10] = [
-        Operation::AllReduce,
-        Operation::Reduce,
-        Operation::Broadcast,
-        Operation::AllGather,
-        Operation::ReduceScatter,
-        Operation::AllToAll,
-        Operation::Gather,
-        Operation::Scatter,
-        Operation::Scan,
-        Operation::ExScan,
-    ];
+    pub const OPERATIONS: [Operation; Operation::with_buffers::<0>(true).1] = Operation::with_buffers(true).0;
 
     /// Returns its name, as users type it and tables print it.
     #[must_use]
@@ -121,21 +110,19 @@ impl Algorithm {
     /// all-gather, and halving and doubling for a reduce-scatter.
     #[must_use]
     pub const fn supports(self, operation: Operation) -> bool {
-        use Operation::{
-            AllGather, AllReduce, AllToAll, Broadcast, ExScan, Gather, Reduce, ReduceScatter, Scan, Scatter,
-        };
         match operation {
-            AllReduce => true,
-            Reduce => matches!(self, Self::OneShot | Self::TwoShot | Self::Tree | Self::Naive),
-            Broadcast => {
+            Operation::AllReduce => true,
+            Operation::Reduce => matches!(self, Self::OneShot | Self::TwoShot | Self::Tree | Self::Naive),
+            Operation::Broadcast => {
                 matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::Tree | Self::Naive)
             }
-            AllGather => matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::RecursiveDoubling),
-            ReduceScatter => {
+            Operation::AllGather => {
+                matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::RecursiveDoubling)
+            }
+            Operation::ReduceScatter => {
                 matches!(self, Self::OneShot | Self::TwoShot | Self::Ring | Self::HalvingDoubling)
             }
-            AllToAll | Gather | Scatter | Scan | ExScan => matches!(self, Self::OneShot | Self::TwoShot),
-            _ => false,
+            _ => operation.has_algorithms() && matches!(self, Self::OneShot | Self::TwoShot),
         }
     }
 
@@ -168,11 +155,7 @@ const fn supported(operation: Operation) -> &'static str {
         Operation::Broadcast => "one_shot, two_shot, ring, tree or naive",
         Operation::AllGather => "one_shot, two_shot, ring or recursive_doubling",
         Operation::ReduceScatter => "one_shot, two_shot, ring or halving_doubling",
-        Operation::AllToAll
-        | Operation::Gather
-        | Operation::Scatter
-        | Operation::Scan
-        | Operation::ExScan => "one_shot or two_shot",
+        _ if operation.has_algorithms() => "one_shot or two_shot",
         _ => "none: there is one way to do it",
     }
 }

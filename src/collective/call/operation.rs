@@ -6,70 +6,87 @@ use std::str::FromStr;
 
 use crate::rank::Rank;
 
-/// A collective operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Operation {
+/// Declares [`Operation`]: what each does, and its name.
+macro_rules! operations {
+    ($($(#[doc = $does:literal])+ $operation:ident $(= $code:literal)? $name:literal,)+) => {
+        /// A collective operation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Operation {
+            $($(#[doc = $does])+ $operation $(= $code)?,)+
+        }
+
+        impl Operation {
+            /// All of them, in the order of their codes, each with its name and what it does.
+            const TABLE: &[(Self, &str, &str)] = &[$((Self::$operation, $name, concat!($($does),+))),+];
+
+            /// All of them, in the order of their codes.
+            pub const ALL: [Self; Self::TABLE.len()] = [$(Self::$operation),+];
+        }
+    };
+}
+
+operations! {
     /// All wait for all.
-    Barrier = 1,
+    Barrier = 1 "barrier",
     /// Every rank gets the reduction of all inputs.
-    AllReduce,
+    AllReduce "all_reduce",
     /// The root gets the reduction of all inputs.
-    Reduce,
+    Reduce "reduce",
     /// Every rank gets the root's input.
-    Broadcast,
+    Broadcast "broadcast",
     /// Every rank gets all inputs, in the order of the ranks.
-    AllGather,
+    AllGather "all_gather",
     /// Every rank gets its block of the reduction of all inputs.
-    ReduceScatter,
+    ReduceScatter "reduce_scatter",
     /// Every rank gets its block of every input, in the order of the ranks.
-    AllToAll,
+    AllToAll "all_to_all",
     /// Like `AllToAll`, but with blocks of different lengths.
-    AllToAllV,
+    AllToAllV "all_to_all_v",
     /// The root gets all inputs, in the order of the ranks.
-    Gather,
+    Gather "gather",
     /// Every rank gets its block of the root's input.
-    Scatter,
+    Scatter "scatter",
     /// The communicator is divided.
-    Split,
+    Split "split",
     /// The communicator is left by all.
-    Finalize,
+    Finalize "finalize",
     /// The communicator is doubled.
-    Duplicate,
+    Duplicate "duplicate",
     /// Memory is allocated on all ranks.
-    Alloc,
+    Alloc "alloc",
     /// Memory is freed on all ranks.
-    Free,
+    Free "free",
     /// All choose the kind of channel that data move over.
-    SetChannelKind,
+    SetChannelKind "set_channel_kind",
     /// One rank sends another what that one receives.
-    Send,
+    Send "send",
     /// One rank receives what another sends it.
-    Recv,
+    Recv "recv",
     /// A switch channel is opened.
-    SwitchChannel,
+    SwitchChannel "switch_channel",
     /// All register an algorithm of the user's own.
-    RegisterAlgorithm,
+    RegisterAlgorithm "register_algorithm",
     /// Several small operations at once.
-    Group,
+    Group "group",
     /// All come together with newcomers.
-    Grow,
+    Grow "grow",
     /// All write what they have in their heaps to files.
-    Checkpoint,
+    Checkpoint "checkpoint",
     /// All read it back.
-    Restore,
+    Restore "restore",
     /// All choose the table that algorithms are chosen by.
-    SetTuning,
+    SetTuning "set_tuning",
     /// All prepare what calls need.
-    Prepare,
+    Prepare "prepare",
     /// One rank receives what any other sends it.
-    RecvAny,
+    RecvAny "recv_any",
     /// What an execution plan does that is no other operation.
-    RunPlan,
+    RunPlan "run_plan",
     /// Every rank gets the reduction of the inputs of all ranks up to itself.
-    Scan,
+    Scan "scan",
     /// Every rank but the first gets the reduction of the inputs of all ranks before it.
-    ExScan,
+    ExScan "exscan",
 }
 
 /// What a rank gives to an operation, or gets from it: blocks of one length, on all ranks or on
@@ -114,47 +131,47 @@ impl Side {
 }
 
 impl Operation {
-    /// All of them with their names, in the order of their codes.
-    const NAMED: &[(Self, &'static str); 30] = &[
-        (Self::Barrier, "barrier"),
-        (Self::AllReduce, "all_reduce"),
-        (Self::Reduce, "reduce"),
-        (Self::Broadcast, "broadcast"),
-        (Self::AllGather, "all_gather"),
-        (Self::ReduceScatter, "reduce_scatter"),
-        (Self::AllToAll, "all_to_all"),
-        (Self::AllToAllV, "all_to_all_v"),
-        (Self::Gather, "gather"),
-        (Self::Scatter, "scatter"),
-        (Self::Split, "split"),
-        (Self::Finalize, "finalize"),
-        (Self::Duplicate, "duplicate"),
-        (Self::Alloc, "alloc"),
-        (Self::Free, "free"),
-        (Self::SetChannelKind, "set_channel_kind"),
-        (Self::Send, "send"),
-        (Self::Recv, "recv"),
-        (Self::SwitchChannel, "switch_channel"),
-        (Self::RegisterAlgorithm, "register_algorithm"),
-        (Self::Group, "group"),
-        (Self::Grow, "grow"),
-        (Self::Checkpoint, "checkpoint"),
-        (Self::Restore, "restore"),
-        (Self::SetTuning, "set_tuning"),
-        (Self::Prepare, "prepare"),
-        (Self::RecvAny, "recv_any"),
-        (Self::RunPlan, "run_plan"),
-        (Self::Scan, "scan"),
-        (Self::ExScan, "exscan"),
-    ];
-
-    /// All of them, in the order of their codes.
-    pub const ALL: [Self; 30] = firsts(Self::NAMED);
-
     /// Returns its name, as messages and tables print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        Self::NAMED[self as usize - 1].1
+        Self::TABLE[self as usize - 1].1
+    }
+
+    /// Returns what it does, in a sentence.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        Self::TABLE[self as usize - 1].2.trim_ascii()
+    }
+
+    /// Returns whether it is called with buffers: an operation of
+    /// [`CollectiveCall`](crate::comm::CollectiveCall).
+    #[must_use]
+    pub const fn has_buffers(self) -> bool {
+        !matches!(self.sides(), (Side::Nothing, Side::Nothing)) || matches!(self, Self::AllToAllV)
+    }
+
+    /// Returns whether there are [algorithms](super::Algorithm) for it: whether it has buffers, and
+    /// goes neither by messages nor by a plan.
+    #[must_use]
+    pub const fn has_algorithms(self) -> bool {
+        self.has_buffers() && !self.is_by_messages() && !matches!(self, Self::RunPlan)
+    }
+
+    /// Lists the first `N` that have buffers, in the order of their codes, and counts all; those
+    /// alone that have algorithms, if `by_algorithms` says so.
+    pub(crate) const fn with_buffers<const N: usize>(by_algorithms: bool) -> ([Self; N], usize) {
+        let (mut all, mut n, mut index) = ([Self::Barrier; N], 0, 0);
+        while index < Self::ALL.len() {
+            let operation = Self::ALL[index];
+            if operation.has_buffers() && (operation.has_algorithms() || !by_algorithms) {
+                if n < N {
+                    all[n] = operation;
+                }
+                n += 1;
+            }
+            index += 1;
+        }
+        (all, n)
     }
 
     /// Returns whether one rank plays a part of its own in it.
@@ -231,7 +248,8 @@ impl Operation {
 
     /// Returns the members of `n` whose inputs the output of `member` is made of.
     #[inline]
-    pub(crate) const fn sources(self, member: usize, root: usize, n: usize) -> Range<usize> {
+    #[must_use]
+    pub const fn sources(self, member: usize, root: usize, n: usize) -> Range<usize> {
         match self {
             Self::Scan => 0..member + 1,
             Self::ExScan => 0..member,
@@ -244,6 +262,15 @@ impl Operation {
     #[inline]
     pub(crate) const fn block_for(self, member: usize) -> usize {
         match self.sides().0 {
+            Side::Blocks | Side::RootBlocks => member,
+            _ => 0,
+        }
+    }
+
+    /// Returns which block of an output comes from `member`.
+    #[inline]
+    pub(crate) const fn block_from(self, member: usize) -> usize {
+        match self.sides().1 {
             Side::Blocks | Side::RootBlocks => member,
             _ => 0,
         }

@@ -152,7 +152,7 @@ impl Engine {
     /// [`Error::TuningMismatch`]; those of [`Engine::run`]. All end the epoch.
     pub(crate) fn tune(&mut self, table: Result<Table>, oversubscribed: bool) -> Result<()> {
         let agreed = self.agree(table, oversubscribed);
-        self.planner.set_tuning(agreed.inspect_err(|error| self.members.board.revoke_after(error))?);
+        self.selector.set_tuning(agreed.inspect_err(|error| self.members.board.revoke_after(error))?);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Engine {
                 return Err(AlgorithmMismatch { mine, rank, theirs }.into());
             }
         }
-        self.planner.register(operation, algorithm);
+        self.selector.register(operation, algorithm);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Engine {
         self.check_alike("checksum of a plan", mine)?;
         let runner = PlanRunner::new(&mut self.members, &self.pipework, Arc::clone(plan), &compiled)?;
         self.runners.push(runner);
-        self.planner.register_plan(registered);
+        self.selector.register_plan(registered);
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl Engine {
 
     /// Returns how many calls the first plan called `name` has begun, if there is one.
     pub(crate) fn planned_calls(&self, name: &str) -> Option<u64> {
-        self.planner.registered(name).map(|index| self.runners[index].launches())
+        self.selector.registered(name).map(|index| self.runners[index].launches())
     }
 
     /// Removes the first plan called `name` that was registered. Called by all members.
@@ -264,10 +264,10 @@ impl Engine {
     /// they remove different ones; those of [`Engine::run`].
     pub(crate) fn unregister_plan(&mut self, name: &str) -> Result<()> {
         let needs = "the name of a plan that was registered";
-        let index = self.planner.registered(name);
+        let index = self.selector.registered(name);
         let index = index.ok_or(Error::Unavailable { operation: "unregister_plan", needs })?;
         self.check_alike("number of a plan", index as u64)?;
-        self.planner.unregister_plan(index);
+        self.selector.unregister_plan(index);
         drop(self.runners.remove(index));
         Ok(())
     }

@@ -43,7 +43,7 @@ impl Engine {
         if !may_be_even || !call.even_out(n_members) {
             return None;
         }
-        let proposal = self.planner.propose_even(call);
+        let proposal = self.selector.propose_even(call);
         if proposal.is_none() {
             call.take_apart();
         }

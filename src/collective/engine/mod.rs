@@ -24,7 +24,7 @@ use crate::collective::region::lease::{Lease, RegionOwner};
 use crate::collective::rendezvous::buffers::Buffers;
 use crate::collective::rendezvous::members::Members;
 use crate::collective::rendezvous::post::LargePost;
-use crate::collective::strategy::{CallAttempt, Planner, Proposal, WORD_LEN, Way};
+use crate::collective::strategy::{CallAttempt, Proposal, Selector, WORD_LEN, Way};
 use crate::collective::transport::{OpenPorts, Pipework};
 use crate::error::Result;
 use crate::heap::HeapOffset;
@@ -43,7 +43,7 @@ pub(crate) struct Engine {
     unexpected: UnexpectedMessages,
     /// Of the execution plans, by their numbers.
     runners: Vec<PlanRunner>,
-    pub(crate) planner: Planner,
+    pub(crate) selector: Selector,
     /// How the call that is being executed is done, for whoever notes it.
     taken: Choice,
     /// The last field, since it lets go of what the others use.
@@ -60,7 +60,7 @@ impl Drop for Engine {
 impl Engine {
     /// Makes the engine of `ranks` of the job, whose zeroed regions start at `bases`. This rank's
     /// was taken from `host` and goes back there; operations over proxied channels get these from
-    /// it, too. The `planner` goes by the same tuning on all members.
+    /// it, too. The `selector` goes by the same tuning on all members.
     ///
     /// # Errors
     /// Those of [`Members::new`].
@@ -69,12 +69,12 @@ impl Engine {
         ranks: Arc<[Rank]>,
         bases: Vec<HeapOffset>,
         host: Arc<H>,
-        planner: Planner,
+        selector: Selector,
     ) -> Result<Self> {
         let (members, lease) = Members::new(context, ranks, bases, host.clone())?;
         let (pipework, unexpected) = (Pipework::new(host), UnexpectedMessages::default());
         let runners = Vec::new();
-        Ok(Self { members, pipework, unexpected, runners, planner, taken: Choice::default(), lease })
+        Ok(Self { members, pipework, unexpected, runners, selector, taken: Choice::default(), lease })
     }
 
     /// Returns the words that say which members have left.
@@ -85,7 +85,7 @@ impl Engine {
     /// Finds the word that `request` reduces once more, done as `choice` says.
     #[inline]
     pub(crate) fn known(&mut self, request: &Request<'_, '_>, choice: Choice) -> Option<WordRun<'_>> {
-        let word = self.planner.known(request, choice)?;
+        let word = self.selector.known(request, choice)?;
         Some(WordRun { word, members: &mut self.members })
     }
 
@@ -134,7 +134,7 @@ impl Engine {
         if call.operation.is_by_messages() {
             return self.exchange_blocks(call, choice);
         }
-        let proposal = self.planner.propose(call, choice)?;
+        let proposal = self.selector.propose(call, choice)?;
         match proposal.way {
             Way::Eager => self.run_eager(call, proposal.signature, proposal.len),
             Way::ByPlan(index) => self.run_planned(call, &proposal, index),
@@ -149,7 +149,7 @@ impl Engine {
         let is_word = len <= WORD_LEN && call.operation == Operation::AllReduce;
         // Every call is looked at where one is: none is repeated without.
         if is_word && done.is_ok() && !self.members.is_watched() {
-            self.planner.keep_word(call, signature, len);
+            self.selector.keep_word(call, signature, len);
         }
         self.members.board.or_revoke(done)
     }
@@ -161,8 +161,8 @@ impl Engine {
         if let Some(kind) = proposal.way.pipes() {
             self.pipework.require(&self.members, kind)?;
         }
-        let Self { members, pipework, runners, planner, taken, .. } = self;
-        let mut attempt = planner.attempt(proposal);
+        let Self { members, pipework, runners, selector, taken, .. } = self;
+        let mut attempt = selector.attempt(proposal);
         let expected = announce_large(members, pipework, call, &mut attempt)?;
         let met = members.board.await_all(call.told());
         members.board.or_revoke(met)?;
@@ -185,8 +185,8 @@ impl Engine {
     /// posted.
     #[inline(never)]
     fn run_planned(&mut self, call: &mut Call<'_>, proposal: &Proposal, index: usize) -> Result<()> {
-        let Self { members, pipework, runners, planner, taken, .. } = self;
-        let mut attempt = planner.attempt(proposal);
+        let Self { members, pipework, runners, selector, taken, .. } = self;
+        let mut attempt = selector.attempt(proposal);
         *taken = announce_large(members, pipework, call, &mut attempt)?;
         let done = runners[index].run(members, call, attempt.compiled(index, call));
         members.board.conclude(done)
@@ -238,7 +238,7 @@ impl Engine {
             let n_fused = fused::fitting(
                 &rest[..n_eager],
                 self.members.n_members(),
-                self.planner.tuning().oversubscribed,
+                self.selector.tuning().oversubscribed,
             )?
             .max(1);
             let n_done = self.run_next(&mut rest[..n_fused], choice)?;
@@ -269,7 +269,7 @@ impl Engine {
         if !call.has_plain_operator() || self.members.checksums {
             return Ok(false);
         }
-        self.planner.is_eager(call, choice)
+        self.selector.is_eager(call, choice)
     }
 
     /// Returns what tells the communicator from all others: the same on all its members, and

@@ -1,4 +1,4 @@
-//! Runs the reduction of a word that the planner knows.
+//! Runs the reduction of a word that the selector knows.
 
 use super::trace::CallSpan;
 use crate::collective::call::{Algorithm, Choice, Operation};

@@ -197,7 +197,7 @@ fn deliver_among<const N: usize>(
     if call.operation.reduces() {
         let mut scalars = PerMember::new();
         members.gather_scalars(call, &mut scalars, |post| post.eager_scalar());
-        call.combine(members, scalars.get(..sources.len()).unwrap_or_default(), sources)
+        call.combine(members, scalars.get(contributors).unwrap_or_default(), sources)
     } else {
         distribute(members, call, sources.iter().map(|source| source.place), block)
     }

@@ -57,13 +57,15 @@ fn work(members: &Members, call: &Call<'_>) -> Result<()> {
             Reduction { elements, most: call.count, input_at: mine, receivers, output_at: 0 }
                 .run(members, call)
         }
-        Operation::Broadcast | Operation::Scatter if gets => {
-            transfer(members, call, at(call.root, sent_to_me), at(me, 0), block)
-        }
-        Operation::AllGather | Operation::AllToAll => each_from(me, n).try_for_each(|member| {
-            transfer(members, call, at(member, sent_to_me), at(me, member as u64 * block), block)
-        }),
+        // Each gives its own: the root alone would copy everything.
         Operation::Gather => transfer(members, call, at(me, 0), at(call.root, mine), block),
+        operation if gets => {
+            let sources = operation.sources(me, call.root, n);
+            each_from(me, n).filter(|member| sources.contains(member)).try_for_each(|member| {
+                let target = at(me, operation.block_from(member) as u64 * block);
+                transfer(members, call, at(member, sent_to_me), target, block)
+            })
+        }
         _ => Ok(()),
     }
 }
@@ -158,9 +160,9 @@ fn combine_prefixes(members: &Members, call: &Call<'_>, scalars: &[u64], at: u64
     for receiver in call.operation.receivers(call.root, n).rev() {
         let contributors = call.operation.sources(receiver, call.root, n);
         let (n_combined, mut sources) = (contributors.len(), PerMember::new());
+        let scalars = scalars.get(contributors.clone()).unwrap_or_default();
         fill(&mut sources, contributors.map(|member| source_of(members, member, at, len)))?;
         let target = target_of(members, receiver, at, len)?;
-        let scalars = scalars.get(..n_combined).unwrap_or_default();
         let count = len / call.data_type.size() as u64;
         reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)?;
     }

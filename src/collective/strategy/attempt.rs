@@ -2,7 +2,7 @@
 //!
 //! | step | when | then |
 //! |---|---|---|
-//! | [`Planner::attempt`] | it was proposed | |
+//! | [`Selector::attempt`] | it was proposed | |
 //! | [`CallAttempt::posted`] | before the post | this member tells how long its last call took |
 //! | [`CallAttempt::settled`] | all have posted | the clock runs, if the call is measured |
 //! | drop | it was executed | its time is kept |
@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::trials::Route;
-use super::{Planner, Proposal, Strategy};
+use super::{Proposal, Selector, Strategy};
 use crate::collective::call::{Call, Choice};
 use crate::collective::execute::planned::CompiledPlan;
 use crate::collective::rendezvous::buffers::Buffers;
@@ -20,16 +20,16 @@ use crate::error::Result;
 /// A call on its way.
 #[derive(Debug)]
 pub(crate) struct CallAttempt<'p> {
-    planner: &'p mut Planner,
+    selector: &'p mut Selector,
     pub(crate) proposal: &'p Proposal,
     /// Since when it is executed, if that is measured.
     begun: Option<Instant>,
 }
 
-impl Planner {
+impl Selector {
     /// Begins the call that was proposed.
     pub(crate) fn attempt<'p>(&'p mut self, proposal: &'p Proposal) -> CallAttempt<'p> {
-        CallAttempt { planner: self, proposal, begun: None }
+        CallAttempt { selector: self, proposal, begun: None }
     }
 }
 
@@ -38,7 +38,7 @@ impl CallAttempt<'_> {
     /// waits for the others: some of them may have their buffers elsewhere.
     pub(crate) fn expected(&self, call: &Call<'_>) -> Choice {
         let reachable = Buffers::of(call).are_reachable(call.operation);
-        self.planner.settled_way(self.proposal, call, reachable).choice()
+        self.selector.settled_way(self.proposal, call, reachable).choice()
     }
 
     /// Has this member `stage` what it does before it posts, if it does; whether some rank of the
@@ -52,7 +52,7 @@ impl CallAttempt<'_> {
         members: &Members,
         stage: impl FnOnce(bool) -> Result<()>,
     ) -> Result<u64> {
-        let Self { planner: Planner { routes, tuning, .. }, proposal, .. } = self;
+        let Self { selector: Selector { routes, tuning, .. }, proposal, .. } = self;
         if proposal.prestages {
             let begun = (proposal.foreseen == Some(Route::Second)).then(Instant::now);
             stage(tuning.oversubscribed)?;
@@ -67,19 +67,19 @@ impl CallAttempt<'_> {
     /// [`crate::Error::InvalidArgument`] when messages are left in pipes, for all members alike.
     pub(crate) fn settled(&mut self, call: &Call<'_>, members: &Members) -> Result<Strategy<'_>> {
         let posts = |member| members.board.post_of(member);
-        let strategy = self.planner.settle(self.proposal, call, members.me(), posts)?;
+        let strategy = self.selector.settle(self.proposal, call, members.me(), posts)?;
         self.begun = strategy.is_measured.then(Instant::now);
         Ok(strategy)
     }
 
     /// Returns execution plan number `index`, the proposed one, as it was compiled for `call`.
     pub(crate) fn compiled(&mut self, index: usize, call: &Call<'_>) -> &CompiledPlan {
-        self.planner.registered.compiled(index, call, self.planner.n_members)
+        self.selector.registered.compiled(index, call, self.selector.n_members)
     }
 }
 
 impl Drop for CallAttempt<'_> {
     fn drop(&mut self) {
-        self.planner.routes.keep_duration(self.begun);
+        self.selector.routes.keep_duration(self.begun);
     }
 }

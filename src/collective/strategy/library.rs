@@ -8,6 +8,7 @@ use shmccl_plan::ExecutionPlan;
 use shmccl_plan::read::{files_in, read_file};
 
 use crate::error::{Error, Result};
+use crate::variables;
 
 /// The environment variable that names a directory of execution plans, files that end in `.json`.
 /// The first communicator of a job registers those of as many ranks as it has, in the order of
@@ -16,7 +17,7 @@ pub const PLANS_VARIABLE: &str = "SHMCCL_PLANS";
 
 /// Returns the plans in the directory that the environment names, if it names one.
 pub(crate) fn from_environment() -> Option<Result<Vec<Arc<ExecutionPlan>>>> {
-    let named = std::env::var_os(PLANS_VARIABLE).filter(|named| !named.is_empty())?;
+    let named = variables::get(PLANS_VARIABLE).filter(|named| !named.is_empty())?;
     Some(read(Path::new(&named)))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | step | by what | gives |
 //! |---|---|---|
-//! | [`Planner::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
+//! | [`Selector::propose`] | the caller's choice, the table, earlier calls | a [`Proposal`] |
 //! | [`CallAttempt::settled`] | where all buffers lie, times of earlier calls | a [`Strategy`] |
 //!
 //! The first comes before anything is posted, the second once all members have posted. An
@@ -52,7 +52,7 @@ use tuning::{BufferKind, CommTable, Tuning};
 
 /// Decides how the calls of one communicator are done.
 #[derive(Debug)]
-pub(crate) struct Planner {
+pub(crate) struct Selector {
     n_members: usize,
     /// The part of the tuning that matters to this communicator.
     table: CommTable,
@@ -196,8 +196,8 @@ impl Proposal {
     }
 }
 
-impl Planner {
-    /// Makes the planner of `n_members`, which have agreed on `tuning`.
+impl Selector {
+    /// Makes the selector of `n_members`, which have agreed on `tuning`.
     pub(crate) fn new(tuning: Tuning, n_members: usize) -> Self {
         Self {
             n_members,
@@ -215,8 +215,8 @@ impl Planner {
         &self.tuning
     }
 
-    /// Makes the planner of a derived communicator, with the same tuning and the same algorithms of
-    /// the user's own.
+    /// Makes the selector of a derived communicator, with the same tuning and the same algorithms
+    /// of the user's own.
     pub(crate) fn derived(&self, n_members: usize) -> Self {
         Self { customs: self.customs.clone(), ..Self::new(self.tuning.clone(), n_members) }
     }
@@ -331,7 +331,7 @@ impl Planner {
     /// Says whether `call` travels with its post, and may do so with others.
     ///
     /// # Errors
-    /// Those of [`Planner::propose`].
+    /// Those of [`Selector::propose`].
     pub(crate) fn is_eager(&self, call: &Call<'_>, choice: Choice) -> Result<bool> {
         let len = call.input_len(self.n_members)?;
         let may_be_planned =

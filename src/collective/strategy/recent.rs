@@ -5,10 +5,10 @@
 //! members compare. It takes as long as the hand-over itself where two members are threads of one
 //! core. So it is kept for the last few calls, and looked up by their arguments.
 //!
-//! It also depends on the tuning and on the algorithms that are registered: the planner forgets the
-//! calls when these change. That the buffers are memory was found when the call was executed first,
-//! and stays so: a watermark only rises, whoever owns what is below it. The members compare what
-//! they post as ever.
+//! It also depends on the tuning and on the algorithms that are registered: the selector forgets
+//! the calls when these change. That the buffers are memory was found when the call was executed
+//! first, and stays so: a watermark only rises, whoever owns what is below it. The members compare
+//! what they post as ever.
 
 use arrayvec::ArrayVec;
 

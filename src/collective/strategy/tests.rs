@@ -34,13 +34,13 @@ fn call(len: u64, data_type: DataType) -> Call<'static> {
     Call { operation, data_type, count, root, tag, receipt, reducer, layout, input, output }
 }
 
-fn propose(planner: &mut Planner, len: u64, choice: Choice) -> Proposal {
+fn propose(selector: &mut Selector, len: u64, choice: Choice) -> Proposal {
     let call = call(len, DataType::F32);
-    planner.propose(&call, choice).unwrap()
+    selector.propose(&call, choice).unwrap()
 }
 
 /// Names the strategy of two members with these buffers.
-fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
+fn settle(selector: &mut Selector, proposal: &Proposal, call: &Call<'_>, buffers: [Buffers; N]) -> String {
     let cells = buffers.map(|buffers| {
         let cell = PostCell::default();
         let post = LargePost { buffers, balance: 0, scalar: 0, last_duration: 1000 };
@@ -49,7 +49,7 @@ fn settle(planner: &mut Planner, proposal: &Proposal, call: &Call<'_>, buffers: 
         cell
     });
     let posts = |member: usize| Post(&cells[member]);
-    let strategy = planner.settle(proposal, call, 0, posts).unwrap();
+    let strategy = selector.settle(proposal, call, 0, posts).unwrap();
     match strategy.execution {
         Execution::Eager => "eager".into(),
         Execution::ZeroCopy => "zero-copy".into(),
@@ -71,7 +71,7 @@ fn by(algorithm: Algorithm, channel: ChannelKind) -> Choice {
 
 #[test]
 fn what_is_proposed_follows_from_the_choice_and_the_length() {
-    let mut planner = Planner::new(Tuning::default(), N);
+    let mut selector = Selector::new(Tuning::default(), N);
     let any = Choice::default();
     let port = Choice { algorithm: None, channel: ChannelKind::Port };
     for (choice, len, way) in [
@@ -90,8 +90,8 @@ fn what_is_proposed_follows_from_the_choice_and_the_length() {
         (port, 8, Way::OverPipes(Algorithm::OneShot, ChannelKind::Port)),
         (port, 64 << 10, Way::OverPipes(Algorithm::TwoShot, ChannelKind::Port)),
     ] {
-        assert_eq!(propose(&mut planner, len, choice).way, way, "{choice} {len}");
-        let mut alone = Planner::new(Tuning::default(), 1);
+        assert_eq!(propose(&mut selector, len, choice).way, way, "{choice} {len}");
+        let mut alone = Selector::new(Tuning::default(), 1);
         let simple = if len <= 8 << 10 { Way::Eager } else { Way::ByTable(PlansByTable::default()) };
         assert_eq!(propose(&mut alone, len, choice).way, simple, "{choice} {len} alone");
     }
@@ -102,17 +102,17 @@ fn many_ranks_with_a_core_each_go_by_two_shots_from_one_kib_on_and_others_from_e
     for (n_members, oversubscribed, last) in
         [(4, false, 8 << 10), (8, false, 1 << 10), (16, false, 1 << 10), (8, true, 8 << 10)]
     {
-        let mut planner = Planner::new(Tuning { table: Table::default(), oversubscribed }, n_members);
-        let ways = [last, last + 4].map(|len| propose(&mut planner, len, Choice::default()).way);
+        let mut selector = Selector::new(Tuning { table: Table::default(), oversubscribed }, n_members);
+        let ways = [last, last + 4].map(|len| propose(&mut selector, len, Choice::default()).way);
         assert_eq!(ways, [Way::Eager, Way::ByTable(PlansByTable::default())], "{n_members} {oversubscribed}");
-        let mut chosen = |len| propose(&mut planner, len, by(Algorithm::OneShot, ChannelKind::Memory)).way;
+        let mut chosen = |len| propose(&mut selector, len, by(Algorithm::OneShot, ChannelKind::Memory)).way;
         assert_eq!([last, 8 << 10].map(&mut chosen), [Way::Eager; 2], "{n_members} {oversubscribed}");
     }
 }
 
 #[test]
 fn what_is_settled_follows_from_where_all_buffers_lie() {
-    let mut planner = Planner::new(Tuning::default(), N);
+    let mut selector = Selector::new(Tuning::default(), N);
     let (large, two_shot) = (call(1 << 20, DataType::F32), by(Algorithm::TwoShot, ChannelKind::Memory));
     for choice in [Choice::default(), two_shot] {
         for (buffers, strategy) in [
@@ -123,15 +123,15 @@ fn what_is_settled_follows_from_where_all_buffers_lie() {
             ([apart(), ordinary()], "staged NotMe"),
             ([ordinary(), apart()], "staged MeToo"),
         ] {
-            let proposal = propose(&mut planner, 1 << 20, choice);
-            assert_eq!(settle(&mut planner, &proposal, &large, buffers), strategy, "{choice} {buffers:?}");
+            let proposal = propose(&mut selector, 1 << 20, choice);
+            assert_eq!(settle(&mut selector, &proposal, &large, buffers), strategy, "{choice} {buffers:?}");
         }
     }
-    let ring = propose(&mut planner, 1 << 20, by(Algorithm::Ring, ChannelKind::Memory));
+    let ring = propose(&mut selector, 1 << 20, by(Algorithm::Ring, ChannelKind::Memory));
     let short = call(1 << 20, DataType::F16);
-    assert_eq!(settle(&mut planner, &ring, &large, [apart(); 2]), "Some(Ring) memory None");
-    assert_eq!(settle(&mut planner, &ring, &large, [apart(), ordinary()]), "Some(Ring) memory Some(Own)");
-    assert_eq!(settle(&mut planner, &ring, &short, [apart(); 2]), "Some(Ring) memory Some(Widened)");
+    assert_eq!(settle(&mut selector, &ring, &large, [apart(); 2]), "Some(Ring) memory None");
+    assert_eq!(settle(&mut selector, &ring, &large, [apart(), ordinary()]), "Some(Ring) memory Some(Own)");
+    assert_eq!(settle(&mut selector, &ring, &short, [apart(); 2]), "Some(Ring) memory Some(Widened)");
 }
 
 fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bool; 3] {
@@ -144,9 +144,9 @@ fn prestages(way: Way, foreseen: Option<Route>, by_table: [Algorithm; 2]) -> [bo
     };
     let cases: Vec<_> = BufferKind::ALL.into_iter().zip(by_table).map(case).collect();
     let tuning = Tuning { table: Table::new(&cases).unwrap(), oversubscribed: false };
-    let (planner, call) = (Planner::new(tuning, N), call(1 << 20, DataType::F32));
+    let (selector, call) = (Selector::new(tuning, N), call(1 << 20, DataType::F32));
     let proposal = Proposal { foreseen, ..Proposal::new(way, 1 << 20, call.signature()) };
-    [apart(), in_place(), ordinary()].map(|buffers| planner.is_prestaged(&proposal, &call, buffers))
+    [apart(), in_place(), ordinary()].map(|buffers| selector.is_prestaged(&proposal, &call, buffers))
 }
 
 #[test]

@@ -112,23 +112,8 @@ impl<'a> Buffers<'a> {
 
 impl<'a, 'o> CollectiveCall<'a, 'o> {
     /// The operations that there are calls of.
-    pub const OPERATIONS: [Operation; 15] = [
-        Operation::AllReduce,
-        Operation::Reduce,
-        Operation::Broadcast,
-        Operation::AllGather,
-        Operation::ReduceScatter,
-        Operation::AllToAll,
-        Operation::AllToAllV,
-        Operation::Gather,
-        Operation::Scatter,
-        Operation::Scan,
-        Operation::ExScan,
-        Operation::Send,
-        Operation::Recv,
-        Operation::RecvAny,
-        Operation::RunPlan,
-    ];
+    pub const OPERATIONS: [Operation; Operation::with_buffers::<0>(false).1] =
+        Operation::with_buffers(false).0;
 
     /// Calls `operation` on elements of `data_type`. The other arguments are the caller's to set.
     #[inline]

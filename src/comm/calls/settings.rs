@@ -91,7 +91,7 @@ impl Communicator {
     pub fn plan(&mut self, name: &str) -> Result<RegisteredPlan> {
         let found = match self.loan.queue() {
             Some(_) => self.loan.plan(name),
-            None => self.engine_for(|| CallSignature::new(Operation::RunPlan))?.planner.named(name),
+            None => self.engine_for(|| CallSignature::new(Operation::RunPlan))?.selector.named(name),
         };
         let needs = "the name of a plan that is registered";
         found.map(RegisteredPlan).ok_or(Error::Unavailable { operation: "run_plan", needs })
@@ -160,7 +160,7 @@ impl Communicator {
         buffers: BufferKind,
         len: u64,
     ) -> Result<Algorithm> {
-        Ok(self.engine()?.planner.algorithm_for(operation, buffers, len))
+        Ok(self.engine()?.selector.algorithm_for(operation, buffers, len))
     }
 
     /// Returns whether some rank shares its core with another one, or with the proxy service.
@@ -169,7 +169,7 @@ impl Communicator {
     /// # Errors
     /// Fails as [`Communicator::algorithm_for`] does.
     pub fn is_oversubscribed(&mut self) -> Result<bool> {
-        Ok(self.engine()?.planner.tuning().oversubscribed)
+        Ok(self.engine()?.selector.tuning().oversubscribed)
     }
 
     /// Returns when all ranks have called it. Acquires everything that any of them did before.

@@ -174,6 +174,22 @@ fn who_waits_for_two_things_hears_of_both_from_wakers_without_fences() {
 }
 
 #[test]
+fn who_waits_for_words_hears_of_changes_by_ranks_without_fences() {
+    fn add(host: &Host, core: &Core) {
+        word::change_words(&host.park, core, || AtomicWord::fetch_add(&host.ghosts[0].0, 1));
+    }
+    model(|| {
+        on_cores(&[
+            |host: &Host, core: &Core| {
+                host.sleep(core, || (AtomicWord::fetch(&host.ghosts[0].0) == 2).then_some(()));
+            },
+            add,
+            add,
+        ]);
+    });
+}
+
+#[test]
 fn two_that_arrive_at_the_same_moment_do_not_leave_the_waking_to_each_other() {
     model(|| on_cores(&[meet, arrive, arrive]));
 }

@@ -188,3 +188,41 @@ fn every_policy_ends_when_the_program_says_so_and_asks_again_while_it_does_not()
         assert_eq!(ASKED.get(), 3);
     }
 }
+
+#[test]
+fn sleeps_last_as_long_as_the_watch_says() {
+    /// A system that writes down how long each sleep was to be, and on whose clock it has passed.
+    struct Sleepy {
+        sleeps: std::sync::Mutex<Vec<Duration>>,
+    }
+    impl Kernel for Sleepy {
+        fn light_barrier(&self) {}
+        fn heavy_barrier(&self) {}
+        fn sleep(&self, _: &[SleepWord<'_>], timeout: Duration) {
+            self.sleeps.lock().unwrap().push(timeout);
+        }
+        fn wake_all(&self, _: &AtomicU32) {}
+        fn yield_now(&self) {}
+        fn now(&self) -> Duration {
+            self.sleeps.lock().unwrap().iter().sum()
+        }
+    }
+    struct Napping;
+    impl Watch for Napping {
+        fn check(&self) -> Option<Stop> {
+            None
+        }
+        fn longest_sleep(&self, slept: u32) -> Duration {
+            Duration::from_millis(1 << slept.min(2))
+        }
+    }
+    let kernel = Sleepy { sleeps: std::sync::Mutex::default() };
+    let context = Waiting::new(&kernel, &Napping, PARK_AT_ONCE, LONG);
+    let polls = Cell::new(0);
+    let poll = || {
+        polls.set(polls.get() + 1);
+        (polls.get() == 11).then_some(())
+    };
+    assert_eq!(wait_until(&context, &ParkCell::default(), poll), Ok(()));
+    assert_eq!(*kernel.sleeps.lock().unwrap(), [1, 2, 4, 4, 4].map(Duration::from_millis));
+}

@@ -105,7 +105,7 @@ impl CollectiveBench<'_> {
         let mut heap = SharedCase::new(&case, swap);
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
         let contenders: Vec<&mut dyn Contender> = vec![&mut test, &mut heap];
-        let effort = self.plan.effort(self.test, None);
+        let effort = self.spec.effort(self.test, None);
         let run = interleave_with_limits(participants, contenders, &mut limits, 1, effort)?;
         let wrong = case.borrow().wrong() + on_heap.borrow().wrong;
         let wrong = self.gathering.borrow_mut().total(wrong)?;
@@ -147,8 +147,8 @@ impl CollectiveBench<'_> {
         let contenders: Vec<&mut dyn Contender> =
             all.iter_mut().map(|each| each as &mut dyn Contender).collect();
         let participants = Participants::of(self.sync.as_deref_mut(), &mut self.all);
-        let fewest_slices = FEWEST_SLICES_OF_ALGORITHMS.div_ceil(self.plan.rounds);
-        let effort = self.plan.effort(self.test, Some(self.settings.channel));
+        let fewest_slices = FEWEST_SLICES_OF_ALGORITHMS.div_ceil(self.spec.rounds);
+        let effort = self.spec.effort(self.test, Some(self.settings.channel));
         let effort = Effort { fewest_slices, ..effort };
         let run = interleave_with_limits(participants, contenders, &mut limits, names.len(), effort)?;
         let wrong: Vec<u64> = all.iter().map(|each| each.wrong).collect();

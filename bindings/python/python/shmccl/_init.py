@@ -63,6 +63,11 @@ def _from_command(rank, heap, timeout):
     return comm
 
 
+def is_launched(env):
+    """Returns whether a launcher has started this process."""
+    return "SHMCCL_SOCKET" in env or any(rank in env and size in env for _, rank, size, *_ in _LAUNCHERS)
+
+
 def _find_job(env, rank, size):
     """Finds who has started this process, by the variables that it has set."""
     if rank is not None:

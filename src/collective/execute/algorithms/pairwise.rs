@@ -87,7 +87,7 @@ impl PairwisePlan {
     /// Returns where the block that came from `from` belongs in the output, where blocks are not
     /// combined.
     fn output_at(self, from: usize) -> u64 {
-        if self.operation == Operation::Scatter { 0 } else { from as u64 * self.block }
+        self.operation.block_from(from) as u64 * self.block
     }
 
     fn send<L: Link>(self, worker: &mut PipeWorker<'_, L>, at: u64, len: u64) -> Result<()> {

@@ -33,7 +33,8 @@
 //! # Results and the cache
 //! Where all that members read and write is too long for the cache, results bypass it. Few of them
 //! would be found there later, and a store through the cache would first read the line. In place,
-//! lines are in the cache, and results go there. The planner decides, and hands down a `CacheHint`.
+//! lines are in the cache, and results go there. The selector decides, and hands down a
+//! `CacheHint`.
 //!
 //! Tried by its unit tests and `scenarios collectives:: large_copies:: oracle::`.
 
@@ -237,8 +238,8 @@ impl StagedCall {
             let Some(target) = target else { return Ok(()) };
             let (contributors, mut sources) = (operation.sources(receiver, 0, n), PerMember::new());
             let n_combined = contributors.len();
+            let scalars = self.scalars.get(contributors.clone()).unwrap_or_default();
             fill(&mut sources, contributors.map(|member| self.source(members, member, part, own)))?;
-            let scalars = self.scalars.get(..n_combined).unwrap_or_default();
             let count = len / self.slots.size;
             reducer.among(n_combined).combine_scaled(scalars, &sources, &mut [target], count)
         })
@@ -301,10 +302,8 @@ impl StagedCall {
         member: usize,
     ) -> Result<()> {
         let block = call.operation.block_for(members.me());
-        let has_block_of_each = call.operation.blocks(members.n_members() as u64).1 > 1;
-        let to = if has_block_of_each { member as u64 } else { 0 };
         let part = StagedPart::new(piece, block as u64, 0..piece.len);
-        let at = to * call.block_len()? + piece.start;
+        let at = call.operation.block_from(member) as u64 * call.block_len()? + piece.start;
         if member == members.me() {
             let input_at = part.block * call.block_len()? + piece.start;
             return call.keep(members.view(), input_at, at, piece.len);

@@ -9,6 +9,7 @@ use super::table::{Table, TuningFault};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::logs::EPOCH;
+use crate::variables;
 
 /// The environment variable that names a table's file. Empty, it asks for the built-in table.
 pub const VARIABLE: &str = "SHMCCL_TUNING";
@@ -22,7 +23,7 @@ const MAX_LEN: u64 = 1 << 20;
 #[must_use]
 pub fn usual_file() -> Option<PathBuf> {
     let directory = |name: &str| {
-        let path = PathBuf::from(std::env::var_os(name)?);
+        let path = PathBuf::from(variables::get(name)?);
         // The rule of the XDG specification: what is not absolute is ignored, and so is what is
         // empty.
         path.is_absolute().then_some(path)
@@ -38,14 +39,14 @@ impl Table {
     /// [`Error::Tuning`] for a file that was named, and cannot be read or has something wrong in
     /// it.
     pub fn load() -> Result<Self> {
-        Self::find(std::env::var_os(VARIABLE), usual_file())
+        Self::find(variables::get(VARIABLE), usual_file())
     }
 
     /// Returns why [`load`](Self::load) takes the built-in table, though there is a file at the
     /// usual place.
     #[must_use]
     pub fn passed_over() -> Option<Error> {
-        let usual = usual_file().filter(|_| std::env::var_os(VARIABLE).is_none())?;
+        let usual = usual_file().filter(|_| variables::get(VARIABLE).is_none())?;
         Self::read(&usual).err().filter(|_| usual.symlink_metadata().is_ok())
     }
 

@@ -160,7 +160,7 @@ impl EngineLoan {
 
     /// Lends `engine`, and returns the queue.
     pub(super) fn begin(&mut self, context: &Arc<RankContext>, engine: Box<Engine>) -> Arc<CallQueue> {
-        self.plans = engine.planner.names();
+        self.plans = engine.selector.names();
         let queue = self.queue.get_or_insert_with(|| CallQueue::new(context));
         queue.state.lock().engine = Some(engine);
         self.is_lent = true;

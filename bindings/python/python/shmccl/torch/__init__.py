@@ -77,8 +77,12 @@ def _implementation():
 
 
 def _create(options, backend_options):
+    from shmccl import _core
+
     from . import _meeting
 
+    # A thread joins the job, and the program may change its environment meanwhile.
+    _core.remember_environment()
     reconfigurable = getattr(options, "enable_reconfigure", False)
     group = {
         "store": options.store,

@@ -11,8 +11,8 @@ use shmccl_harness::test::TestChannel;
 use crate::failure::UsageError;
 use crate::planned::PlannedTest;
 
-/// The environment variable that carries the plan, as JSON.
-pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_PLAN";
+/// The environment variable that carries the spec, as JSON.
+pub(crate) const VARIABLE: &str = "SHMCCL_TUNE_SPEC";
 
 /// The smallest contribution of a rank, in bytes.
 const LEAST: u64 = 8;
@@ -53,7 +53,7 @@ pub(crate) struct TunePoint {
 }
 
 impl TuneSpec {
-    /// Plans to measure with `n_ranks`, with those of the `planned` that are for as many.
+    /// Makes the spec for `n_ranks`, with those of the `planned` that are for as many.
     ///
     /// # Errors
     /// More plans than can be measured.

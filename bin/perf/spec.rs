@@ -13,8 +13,8 @@ use shmccl_harness::test::{Test, TestChannel};
 use crate::flags::{JobArgs, ProxyPlace, SweepArgs};
 use crate::planned::PlanSettings;
 
-/// The environment variable that carries the plan, as JSON.
-pub(crate) const VARIABLE: &str = "SHMCCL_PERF_PLAN";
+/// The environment variable that carries the spec, as JSON.
+pub(crate) const VARIABLE: &str = "SHMCCL_PERF_SPEC";
 
 /// Milliseconds for a figure where the user does not say how many operations.
 const FIGURE_MS: u64 = 120;
@@ -57,7 +57,7 @@ pub(crate) struct PerfSpec {
 }
 
 impl PerfSpec {
-    /// Makes a plan of `tests` over `sizes` as the flags say, without patience.
+    /// Makes a spec of `tests` over `sizes` as the flags say, without patience.
     pub(crate) fn new(
         tests: Vec<(Test, Option<TestChannel>)>,
         sizes: Vec<u64>,
@@ -78,7 +78,7 @@ impl PerfSpec {
         }
     }
 
-    /// Makes a plan of a job that starts, does one all_reduce and ends.
+    /// Makes a spec of a job that starts, does one all_reduce and ends.
     pub(crate) fn of_nothing() -> Self {
         Self { check: true, rounds: 1, ..Self::default() }
     }

@@ -1,0 +1,272 @@
+//! Waits for words of this rank, which others change, and tests of them. A test that fails gives
+//! way to the others: programs poll with it.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::fail::fatal;
+use crate::wait::{self, AwaitedWord};
+use crate::words::Word;
+
+/// What a word has to be.
+#[derive(Clone, Copy)]
+pub(crate) struct Condition<T> {
+    pub(crate) cmp: c_int,
+    pub(crate) value: T,
+}
+
+impl<T: PartialOrd> Condition<T> {
+    /// Returns whether a word is so; the numbers are those of `SHMEM_CMP_`.
+    fn holds(&self, word: &T) -> bool {
+        match self.cmp {
+            0 => *word == self.value,
+            1 => *word != self.value,
+            2 => *word > self.value,
+            3 => *word <= self.value,
+            4 => *word < self.value,
+            5 => *word >= self.value,
+            other => fatal(format_args!("cmp is {other}, which is no SHMEM_CMP_")),
+        }
+    }
+}
+
+/// Behind which word a search for any word begins.
+static BEHIND_LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// Words of which some are left out, and what each has to be.
+struct Set<T> {
+    words: *const T,
+    count: usize,
+    /// Which words are left out, or null.
+    status: *const c_int,
+    cmp: c_int,
+    values: ComparedWith<T>,
+}
+
+/// What words have to be compared with.
+enum ComparedWith<T> {
+    All(T),
+    Each(*const T),
+}
+
+impl<T: Word> Set<T> {
+    /// # Safety
+    /// There are as many words, and as many numbers in `status` and in the values.
+    unsafe fn holds(&self, index: usize) -> bool {
+        let value = match self.values {
+            ComparedWith::All(value) => value,
+            // SAFETY: the caller answers for the values.
+            ComparedWith::Each(values) => unsafe { values.wrapping_add(index).read() },
+        };
+        // SAFETY: the caller answers for the words.
+        let word = unsafe { T::load(self.words.wrapping_add(index)) };
+        Condition { cmp: self.cmp, value }.holds(&word)
+    }
+
+    /// Returns the words that are not left out.
+    ///
+    /// # Safety
+    /// As for [`Set::holds`].
+    unsafe fn members(&self) -> impl Iterator<Item = usize> {
+        (0..self.count).filter(|index| {
+            // SAFETY: the caller answers for the numbers.
+            self.status.is_null() || unsafe { self.status.wrapping_add(*index).read() } == 0
+        })
+    }
+
+    /// # Safety
+    /// As for [`Set::holds`].
+    unsafe fn has_all(&self) -> bool {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.members() }.all(|index| unsafe { self.holds(index) })
+    }
+
+    /// Returns a word that is so. It begins to look behind the one that it has returned last: so a
+    /// program that asks again and again hears of every word.
+    ///
+    /// # Safety
+    /// As for [`Set::holds`].
+    unsafe fn any(&self) -> Option<usize> {
+        // Relaxed: it says where to begin, and any place is right.
+        let begin = BEHIND_LAST.load(Ordering::Relaxed);
+        // SAFETY: the caller's duties are the same.
+        let is_so = |index: &usize| unsafe { self.holds(*index) };
+        // SAFETY: the same.
+        let members = || unsafe { self.members() };
+        let found = members().filter(|index| *index >= begin).find(is_so);
+        let found = found.or_else(|| members().take_while(|index| *index < begin).find(is_so));
+        if let Some(index) = found {
+            BEHIND_LAST.store(index + 1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// Stores which words are so, and returns how many.
+    ///
+    /// # Safety
+    /// As for [`Set::holds`]; `indices` has room for as many.
+    unsafe fn some(&self, indices: *mut usize) -> usize {
+        let mut found = 0;
+        // SAFETY: the caller's duties are the same.
+        for index in unsafe { self.members() } {
+            // SAFETY: as above.
+            if unsafe { self.holds(index) } {
+                // SAFETY: the caller answers for the room.
+                unsafe { indices.wrapping_add(found).write(index) };
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// # Safety
+    /// As for [`Set::holds`].
+    unsafe fn is_empty(&self) -> bool {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.members() }.next().is_none()
+    }
+}
+
+/// Waits for one word, and returns it.
+///
+/// # Safety
+/// It is a word.
+pub(crate) unsafe fn until<T: Word>(call: &'static str, word: *const T, wait: Condition<T>) -> T {
+    // SAFETY: the caller's duties are the same.
+    let mut seen = unsafe { T::load(word) };
+    wait::until(AwaitedWord::of(call), || {
+        // SAFETY: as above.
+        seen = unsafe { T::load(word) };
+        wait.holds(&seen)
+    });
+    seen
+}
+
+/// # Safety
+/// It is a word.
+pub(crate) unsafe fn wait_until<T: Word>(word: *mut T, cmp: c_int, value: T) {
+    // SAFETY: the caller's duties are the same.
+    unsafe { until("shmem_wait_until", word, Condition { cmp, value }) };
+}
+
+/// Waits until a word is another one.
+///
+/// # Safety
+/// It is a word.
+pub(crate) unsafe fn wait<T: Word>(word: *mut T, value: T) {
+    // SAFETY: the caller's duties are the same.
+    unsafe { until("shmem_wait", word, Condition { cmp: 1, value }) };
+}
+
+/// # Safety
+/// It is a word.
+pub(crate) unsafe fn test<T: Word>(word: *mut T, cmp: c_int, value: T) -> c_int {
+    // SAFETY: the caller's duties are the same.
+    let holds = Condition { cmp, value }.holds(&unsafe { T::load(word) });
+    if !holds {
+        wait::yield_now();
+    }
+    c_int::from(holds)
+}
+
+/// Makes the forms of waits and tests for sets, with one value and with one each.
+macro_rules! sets {
+    ($($wait_all:ident, $wait_any:ident, $wait_some:ident, $test_all:ident, $test_any:ident, $test_some:ident,
+       $values:ident, $kind:ty);*) => {$(
+        /// # Safety
+        /// As for [`Set::holds`].
+        pub(crate) unsafe fn $wait_all<T: Word>(
+            words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
+        ) {
+            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            // SAFETY: the caller's duties are the same.
+            wait::until(AwaitedWord::of("shmem_wait_until_all"), || unsafe { set.has_all() });
+        }
+
+        /// # Safety
+        /// As for [`Set::holds`].
+        pub(crate) unsafe fn $wait_any<T: Word>(
+            words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
+        ) -> usize {
+            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            // SAFETY: the caller's duties are the same.
+            if unsafe { set.is_empty() } {
+                return usize::MAX;
+            }
+            let mut found = None;
+            wait::until(AwaitedWord::of("shmem_wait_until_any"), || {
+                // SAFETY: as above.
+                found = unsafe { set.any() };
+                found.is_some()
+            });
+            found.unwrap_or(usize::MAX)
+        }
+
+        /// # Safety
+        /// As for [`Set::some`].
+        pub(crate) unsafe fn $wait_some<T: Word>(
+            words: *mut T, count: usize, indices: *mut usize, status: *const c_int, cmp: c_int, values: $kind,
+        ) -> usize {
+            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            // SAFETY: the caller's duties are the same.
+            if unsafe { set.is_empty() } {
+                return 0;
+            }
+            let mut found = 0;
+            wait::until(AwaitedWord::of("shmem_wait_until_some"), || {
+                // SAFETY: as above.
+                found = unsafe { set.some(indices) };
+                found > 0
+            });
+            found
+        }
+
+        /// # Safety
+        /// As for [`Set::holds`].
+        pub(crate) unsafe fn $test_all<T: Word>(
+            words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
+        ) -> c_int {
+            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            // SAFETY: the caller's duties are the same.
+            let has_all = unsafe { set.has_all() };
+            if !has_all {
+                wait::yield_now();
+            }
+            c_int::from(has_all)
+        }
+
+        /// # Safety
+        /// As for [`Set::holds`].
+        pub(crate) unsafe fn $test_any<T: Word>(
+            words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
+        ) -> usize {
+            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            // SAFETY: the caller's duties are the same.
+            let found = unsafe { set.any() };
+            if found.is_none() {
+                wait::yield_now();
+            }
+            found.unwrap_or(usize::MAX)
+        }
+
+        /// # Safety
+        /// As for [`Set::some`].
+        pub(crate) unsafe fn $test_some<T: Word>(
+            words: *mut T, count: usize, indices: *mut usize, status: *const c_int, cmp: c_int, values: $kind,
+        ) -> usize {
+            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            // SAFETY: the caller's duties are the same.
+            let found = unsafe { set.some(indices) };
+            if found == 0 {
+                wait::yield_now();
+            }
+            found
+        }
+    )*};
+}
+
+sets!(
+    wait_until_all, wait_until_any, wait_until_some, test_all, test_any, test_some, All, T;
+    wait_until_all_vector, wait_until_any_vector, wait_until_some_vector, test_all_vector, test_any_vector,
+    test_some_vector, Each, *const T
+);

@@ -1,0 +1,204 @@
+//! The job that the process belongs to, from `shmem_init` to `shmem_finalize`, and the way to the
+//! memory of its other ranks.
+//!
+//! The heaps of all ranks lie at one distance from each other. So an address of this rank's heap,
+//! moved by so many distances, is that of another rank.
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use shmccl::bootstrap::Options;
+use shmccl::comm::{Aborter, JoinedAs, join_job};
+use shmccl::heap::{HeapView, Region};
+use shmccl::{Communicator, Error};
+
+use crate::control::{CONTROL_LEN, ControlWords};
+use crate::fail::{fatal, name_rank, or_fatal};
+
+/// The alignment of the control words, and of all memory that calls allocate.
+pub(crate) const PAGE: u64 = 4096;
+
+/// The length of the name with its zero: at most `SHMEM_MAX_NAME_LEN`.
+const NAME: &[u8] = concat!("shmccl ", env!("CARGO_PKG_VERSION"), "\0").as_bytes();
+
+/// A membership in a job.
+pub(crate) struct World {
+    pub(crate) me: usize,
+    pub(crate) n: usize,
+    /// The address of this rank's heap.
+    own: usize,
+    /// The length of each heap.
+    len: usize,
+    /// The distance from one rank's heap to that of the next.
+    stride: usize,
+    pub(crate) control: ControlWords,
+    pub(crate) aborter: Aborter,
+    comm: Mutex<Option<Communicator>>,
+    /// Keeps the heaps mapped, also when the job was left.
+    _heaps: HeapView,
+}
+
+/// The job, from the first `shmem_init` to the end of the process.
+static JOINED: OnceLock<World> = OnceLock::new();
+
+/// The job while the program may use it.
+static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Takes a lock, whatever became of its last holder.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the job, if the process is in one.
+#[inline]
+pub(crate) fn current() -> Option<&'static World> {
+    let world = WORLD.load(Ordering::Acquire);
+    // SAFETY: it is null, or leads to what stays in `JOINED`.
+    unsafe { world.as_ref() }
+}
+
+/// Begins to use the job. The first time joins it.
+pub(crate) fn enter() -> &'static World {
+    let world = JOINED.get_or_init(|| or_fatal(World::join(), "shmem_init"));
+    WORLD.store(std::ptr::from_ref(world).cast_mut(), Ordering::Release);
+    world
+}
+
+/// Ends the use of the job.
+pub(crate) fn end() {
+    WORLD.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// Leaves the job, if nobody is in a call of it.
+pub(crate) fn leave() {
+    drop(JOINED.get().and_then(|world| world.comm.try_lock().ok()?.take()));
+}
+
+/// Returns the job, or ends a program that is in none.
+#[inline]
+pub(crate) fn world() -> &'static World {
+    current().unwrap_or_else(|| fatal("a call before shmem_init, or after shmem_finalize"))
+}
+
+impl World {
+    /// Joins the job of the launcher, or makes one of this process alone.
+    fn join() -> Result<Self, Error> {
+        let mut comm = match join_job()? {
+            Some(JoinedAs::Device(comm)) => *comm,
+            // The proxy service has served until the job ended.
+            Some(JoinedAs::Proxy) => std::process::exit(0),
+            None => Communicator::init_all_with(1, &Options::default())?.remove(0),
+        };
+        let region = comm.alloc_region(CONTROL_LEN, PAGE)?;
+        let start = comm.span(comm.rank(), region)?.start();
+        let view = comm.heap().view().clone();
+        name_rank(comm.rank().index(), comm.members().len());
+        let fits = |len: u64| usize::try_from(len).expect("addresses have 64 bits");
+        Ok(Self {
+            me: comm.rank().index(),
+            n: comm.members().len(),
+            own: start.addr().get() - fits(region.offset.get()),
+            len: fits(view.shape().len()),
+            stride: fits(view.shape().segment_len()),
+            control: ControlWords::new(start),
+            aborter: comm.aborter(),
+            comm: Mutex::new(Some(comm)),
+            _heaps: view,
+        })
+    }
+
+    /// Lets `run` have the communicator alone.
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&mut Communicator) -> R) -> R {
+        let mut comm = lock(&self.comm);
+        run(comm.as_mut().expect("it is taken when the process ends"))
+    }
+
+    /// Returns the number of a rank of the job that C names.
+    #[inline]
+    pub(crate) fn rank(&self, pe: c_int) -> usize {
+        let rank = usize::try_from(pe).unwrap_or(usize::MAX);
+        if rank < self.n { rank } else { fatal(format_args!("PE {pe} of {} does not exist", self.n)) }
+    }
+
+    /// Returns whether the bytes from `address` on lie in this rank's heap.
+    #[inline]
+    pub(crate) fn is_symmetric(&self, address: usize) -> bool {
+        address.wrapping_sub(self.own) < self.len
+    }
+
+    /// Returns where `rank` has what this rank has at `address`.
+    #[inline]
+    pub(crate) fn at<T>(&self, address: *const T, rank: usize) -> *mut T {
+        if self.is_symmetric(address.addr()) || rank == self.me {
+            let distance = rank.wrapping_sub(self.me).wrapping_mul(self.stride);
+            return address.cast_mut().wrapping_byte_add(distance);
+        }
+        fatal(format_args!("{address:p} is no symmetric address: expected memory of shmem_malloc"))
+    }
+
+    /// Returns the address of `region`, which this rank has allocated.
+    pub(crate) fn address(&self, region: Region) -> usize {
+        self.own + usize::try_from(region.offset.get()).expect("addresses have 64 bits")
+    }
+}
+
+/// # Safety
+/// `target` is NULL, or can be written.
+pub(crate) unsafe fn store(target: *mut c_int, value: c_int) {
+    // SAFETY: the caller answers for it.
+    if let Some(target) = unsafe { target.as_mut() } {
+        *target = value;
+    }
+}
+
+/// Returns a number as C has it.
+pub(crate) fn signed(number: usize) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
+}
+
+pub(crate) fn my_pe() -> c_int {
+    signed(world().me)
+}
+
+pub(crate) fn n_pes() -> c_int {
+    signed(world().n)
+}
+
+pub(crate) fn pe_accessible(pe: c_int) -> c_int {
+    let n = world().n;
+    c_int::from(usize::try_from(pe).is_ok_and(|pe| pe < n))
+}
+
+pub(crate) fn addr_accessible<T>(address: *const T, pe: c_int) -> c_int {
+    c_int::from(pe_accessible(pe) == 1 && world().is_symmetric(address.addr()))
+}
+
+pub(crate) fn ptr<T>(address: *const T, pe: c_int) -> *mut T {
+    if addr_accessible(address, pe) == 0 {
+        return std::ptr::null_mut();
+    }
+    let world = world();
+    world.at(address, world.rank(pe))
+}
+
+/// # Safety
+/// Both can be written.
+pub(crate) unsafe fn version(major: *mut c_int, minor: *mut c_int) {
+    // SAFETY: the caller answers for it.
+    unsafe { store(major, 1) };
+    // SAFETY: as above.
+    unsafe { store(minor, 6) };
+}
+
+/// # Safety
+/// `SHMEM_MAX_NAME_LEN` bytes can be written.
+pub(crate) unsafe fn name(name: *mut c_char) {
+    // SAFETY: the name is shorter, and the caller answers for the bytes.
+    unsafe { std::ptr::copy_nonoverlapping(NAME.as_ptr().cast(), name, NAME.len()) };
+}
+
+/// Says that all is well: profilers put their own function in its place.
+pub(crate) fn pcontrol(_level: c_int) -> c_int {
+    0
+}

@@ -1,0 +1,179 @@
+//! Compiles the programs of `tests/programs` against an installed library, as a user would, and
+//! runs them: under a launcher, or as they are.
+
+mod sweep;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use shmccl::error::DeviceName;
+use shmccl::launch::{Launch, Observer, Program};
+use shmccl_shmem::table::FAMILIES;
+
+/// The longest wait in a program. Nothing takes that long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Installs the library of this build, once.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shmem-prefix");
+        let installed = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("install"))
+            .arg(&prefix)
+            .args(["--profile", if cfg!(debug_assertions) { "dev" } else { "release" }])
+            .status();
+        assert!(installed.unwrap().success());
+        prefix
+    })
+}
+
+/// What pkg-config says of the installed library.
+fn flags(asked: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(asked).arg("shmccl-shmem").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    let output = command.output().expect("pkg-config is there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// Runs the compiler on a source, and returns what it says and the path of the executable.
+fn compile(source: &Path, is_static: bool) -> (Output, PathBuf) {
+    let is_c = source.extension().is_some_and(|extension| extension == "c");
+    let (compiler, standard) = if is_c { ("cc", "-std=c11") } else { ("c++", "-std=c++17") };
+    let suffix = if is_static { "static" } else { "shared" };
+    let name = source.file_stem().unwrap().to_str().unwrap();
+    let target = prefix().join(format!("{name}_{suffix}"));
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", standard, "-D_GNU_SOURCE"]);
+    command.arg("-I").arg(self::source("")).arg(source).arg("-o").arg(&target);
+    if is_static {
+        command.args(flags(&["--cflags"])).arg(prefix().join("lib/libshmccl_shmem.a"));
+        command.args(flags(&["--static", "--libs-only-l"]).iter().filter(|flag| *flag != "-lshmccl_shmem"));
+    } else {
+        command.args(flags(&["--cflags", "--libs"]));
+        command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
+    }
+    (command.output().expect("the compiler is there"), target)
+}
+
+fn compiled(source: &Path, is_static: bool) -> PathBuf {
+    let (output, target) = compile(source, is_static);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    target
+}
+
+#[derive(Default)]
+struct Silent;
+
+impl Observer for Silent {
+    fn on_loss(&mut self, _: DeviceName) {}
+}
+
+fn launch(n_ranks: u32, program: &Path) -> Launch {
+    let program = Program::new(program, [""; 0]);
+    Launch::new(n_ranks).unwrap().program(program).heap_len(64 << 20).timeout(PATIENCE)
+}
+
+/// Runs a program as so many ranks.
+fn run_as(n_ranks: u32, program: &Path) {
+    let ended = launch(n_ranks, program).supervise(&mut Silent);
+    ended.unwrap_or_else(|error| panic!("{n_ranks} ranks: {error:?}"));
+}
+
+fn run_as_several(program: &Path) {
+    [2, 3, 4].into_iter().for_each(|n_ranks| run_as(n_ranks, program));
+}
+
+#[test]
+fn setup_memory_and_copies_do_what_the_specification_says() {
+    let program = compiled(&source("basics.c"), false);
+    run_as_several(&program);
+    assert!(Command::new(program).status().unwrap().success(), "a world of one");
+}
+
+#[test]
+fn teams_and_contexts_number_their_ranks_and_come_in_thousands() {
+    run_as_several(&compiled(&source("teams.c"), false));
+}
+
+#[test]
+fn collectives_give_what_they_promise_over_teams_and_active_sets() {
+    run_as_several(&compiled(&source("collectives.c"), false));
+}
+
+#[test]
+fn waits_signals_and_locks_order_what_ranks_do() {
+    run_as_several(&compiled(&source("waits.c"), false));
+}
+
+#[test]
+fn every_typed_call_of_the_table_works() {
+    let path = prefix().join("sweep.c");
+    std::fs::write(&path, sweep::program()).unwrap();
+    run_as_several(&compiled(&path, false));
+}
+
+#[test]
+fn generic_forms_choose_by_type_in_c11_and_in_cpp() {
+    run_as(2, &compiled(&source("generics.c"), false));
+    run_as(2, &compiled(&source("overloads.cpp"), false));
+}
+
+#[test]
+fn a_program_may_put_its_own_function_before_any_call() {
+    run_as(2, &compiled(&source("profiled.c"), false));
+    run_as(2, &compiled(&source("profiled.c"), true));
+}
+
+#[test]
+fn a_rank_ends_all_with_its_status() {
+    let program = compiled(&source("global_exit.c"), false);
+    for n_ranks in [2, 3] {
+        let error = launch(n_ranks, &program).supervise(&mut Silent).unwrap_err();
+        assert!(format!("{error:?}").contains('7'), "{error:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_ends_without_finalize_does_not_hang_the_others() {
+    let program = compiled(&source("early.c"), false);
+    assert!(launch(2, &program).supervise(&mut Silent).is_err());
+}
+
+#[test]
+fn what_is_not_there_is_an_error_of_the_compiler_that_names_the_section() {
+    let (output, _) = compile(&source("missing.c"), false);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("8.11 of OpenSHMEM 1.3"), "{text}");
+}
+
+#[test]
+fn the_library_exports_the_functions_of_its_header_and_nothing_else() {
+    let library = prefix().join("lib/libshmccl_shmem.so");
+    let output = Command::new("nm").args(["-D", "--defined-only", "-P"]).arg(&library).output().unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let mut exported: Vec<_> =
+        listed.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+    let mut promised = Vec::new();
+    for family in FAMILIES.iter().copied().flatten() {
+        for of in family.types {
+            let name = family.name.replace("{}", of.name);
+            match name.strip_prefix('=') {
+                Some(whole) => promised.push(whole.to_owned()),
+                None => promised.extend([format!("shmem_{name}"), format!("pshmem_{name}")]),
+            }
+            if family.has_context {
+                promised.extend([format!("shmem_ctx_{name}"), format!("pshmem_ctx_{name}")]);
+            }
+        }
+    }
+    exported.sort_unstable();
+    promised.sort_unstable();
+    assert_eq!(exported, promised);
+}

@@ -1,0 +1,169 @@
+//! Waiting for words of this rank's own heap, and testing them.
+//!
+//! A wait goes through the one waiting loop ([`wait`](crate::sync::wait)). Verbs of this library
+//! that write into the heap of a rank wake its sleepers, and a store by address does not. So sleeps
+//! are bounded: a millisecond at first, then twice as long each time up to [`LONGEST_NAP`].
+
+use std::time::Duration;
+
+use super::{Atom, Symmetric};
+use crate::channel::{EpochWatch, LongWait, RankContext, WaitKind};
+use crate::error::Result;
+use crate::heap::{HeapOffset, Region};
+use crate::rank::RankSet;
+use crate::sync::{AtomicWord, Kernel, Stop, WaitingIn, Watch, spin_until, wait_until};
+use crate::trace::Verb;
+
+/// How long a rank sleeps at most, when a word may change without a wake.
+const LONGEST_NAP: Duration = Duration::from_millis(20);
+
+/// The operation in whose name a test fails.
+const TEST: &str = "test";
+
+/// How a word has to stand to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// `==`, in OpenSHMEM `SHMEM_CMP_EQ`.
+    Equal,
+    /// `!=`, in OpenSHMEM `SHMEM_CMP_NE`.
+    NotEqual,
+    /// `>`, in OpenSHMEM `SHMEM_CMP_GT`.
+    Greater,
+    /// `>=`, in OpenSHMEM `SHMEM_CMP_GE`.
+    GreaterOrEqual,
+    /// `<`, in OpenSHMEM `SHMEM_CMP_LT`.
+    Less,
+    /// `<=`, in OpenSHMEM `SHMEM_CMP_LE`.
+    LessOrEqual,
+}
+
+impl Comparison {
+    /// Returns whether `found` stands so to `value`.
+    #[inline]
+    #[must_use]
+    pub fn holds<T: PartialOrd>(self, found: T, value: T) -> bool {
+        match self {
+            Self::Equal => found == value,
+            Self::NotEqual => found != value,
+            Self::Greater => found > value,
+            Self::GreaterOrEqual => found >= value,
+            Self::Less => found < value,
+            Self::LessOrEqual => found <= value,
+        }
+    }
+}
+
+/// A wait for words of a rank's own heap.
+#[derive(Debug)]
+struct WordWait<'a>(&'a RankContext);
+
+impl LongWait for WordWait<'_> {
+    fn context(&self) -> &RankContext {
+        self.0
+    }
+
+    fn stop(&self) -> Option<Stop> {
+        self.0.watch(None).check()
+    }
+
+    fn seen(&self) -> WaitingIn {
+        WaitingIn { call: None, kind: WaitKind::WaitUntil as u64, step: 0, awaited: RankSet::default() }
+    }
+
+    fn longest_sleep(&self, slept: u32) -> Duration {
+        Duration::from_millis(1 << slept.min(5)).min(LONGEST_NAP)
+    }
+}
+
+impl Symmetric {
+    /// Waits until the element at `word` of this rank's own heap stands to `value` as `comparison`
+    /// says, and returns it. What its writer did before is there then.
+    ///
+    /// Any rank may write it, by any verb or by address. A store by address is seen up to 20 ms
+    /// later.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`](crate::Error::Timeout), [`Error::PeerLost`](crate::Error::PeerLost) and
+    /// [`Error::Revoked`](crate::Error::Revoked) when nothing comes; otherwise those of
+    /// [`Symmetric::fetch`].
+    #[inline]
+    pub fn wait_until<T: Atom>(&self, word: HeapOffset, comparison: Comparison, value: T) -> Result<T> {
+        self.verb(Verb::WAIT_UNTIL, self.rank, 0, |all| {
+            let word = all.own_word::<T>(word)?;
+            all.until(|| Some(T::from_bits(word.fetch())).filter(|found| comparison.holds(*found, value)))
+        })
+    }
+
+    /// Returns whether the element at `word` of this rank's own heap stands to `value` as
+    /// `comparison` says. What its writer did before is there then.
+    ///
+    /// A test that fails lets other threads have the core, as programs poll by it.
+    ///
+    /// # Errors
+    /// As [`Symmetric::wait_until`], without a deadline: a test that fails looks whether the epoch
+    /// has ended.
+    #[inline]
+    pub fn test<T: Atom>(&self, word: HeapOffset, comparison: Comparison, value: T) -> Result<bool> {
+        self.tested(false, |all| Ok(comparison.holds(T::from_bits(all.own_word::<T>(word)?.fetch()), value)))
+    }
+
+    #[inline]
+    fn own_word<T: Atom>(&self, word: HeapOffset) -> Result<&T::Word> {
+        self.reach(self.rank, Region::new(word, size_of::<T>() as u64))?.heap.atomic(word.get())
+    }
+
+    /// Returns what `test` says, after a pause when that is `failed`.
+    #[inline]
+    pub(super) fn tested<T: PartialEq>(&self, failed: T, test: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.context.present(TEST)?;
+        let found = test(self)?;
+        if found == failed { self.give_way().map(|()| found) } else { Ok(found) }
+    }
+
+    #[cold]
+    fn give_way(&self) -> Result<()> {
+        self.kernel.yield_now();
+        self.context.check(TEST)
+    }
+
+    /// Waits until `poll`, which looks at words of this rank, returns something.
+    #[inline]
+    pub(super) fn until<R>(&self, mut poll: impl FnMut() -> Option<R>) -> Result<R> {
+        let mut found = poll();
+        // A short wait is spent right here, without a watch and a deadline.
+        let is_there = found.is_some()
+            || spin_until(self.context.policy(), || {
+                found = poll();
+                found.is_some()
+            });
+        found.filter(|_| is_there).map_or_else(|| self.wait_long(poll), Ok)
+    }
+
+    #[inline(never)]
+    fn wait_long<R>(&self, poll: impl FnMut() -> Option<R>) -> Result<R> {
+        let watch = EpochWatch(WordWait(&self.context));
+        let waiting = self.context.waiting(&watch);
+        let park = &self.target(self.rank)?.park;
+        let name = WaitKind::WaitUntil.name();
+        wait_until(&waiting, park, poll).map_err(|stop| self.context.error(&waiting, stop, name, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_comparison_holds_for_what_it_names() {
+        use Comparison::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
+        let all = [Equal, NotEqual, Greater, GreaterOrEqual, Less, LessOrEqual];
+        let holding = |found: i64, value| all.map(|comparison| comparison.holds(found, value));
+        assert_eq!(holding(-1, 1), [false, true, false, false, true, true]);
+        assert_eq!(holding(1, 1), [true, false, false, true, false, true]);
+        assert_eq!(holding(2, 1), [false, true, true, true, false, false]);
+        assert_eq!(
+            all.map(|comparison| comparison.holds(f64::NAN, 1.0)),
+            [false, true, false, false, false, false]
+        );
+    }
+}

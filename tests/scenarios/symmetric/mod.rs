@@ -1,0 +1,6 @@
+//! Verbs by rank and offset, without a channel.
+
+mod atomics;
+mod moves;
+mod signals;
+mod waits;
