@@ -25,6 +25,7 @@ mod join;
 mod membership;
 mod recovery;
 mod split;
+mod statics;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +62,7 @@ pub use membership::recovery_callbacks::Recovery;
 pub use membership::unique_id::UniqueId;
 pub use recovery::failure;
 pub use recovery::shrink::Shrunk;
+pub use statics::Statics;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.
@@ -200,10 +202,10 @@ impl Communicator {
         self.context().heap()
     }
 
-    /// Returns what the heap holds now.
+    /// Returns what the heap holds now, and the static objects beside it.
     #[must_use]
     pub fn heap_usage(&self) -> HeapUsage {
-        self.heap().usage()
+        HeapUsage { statics: crate::shm::statics::committed(), ..self.heap().usage() }
     }
 
     /// Returns the bytes of `region` in the heap of `rank`, to be read and written in place. Orders

@@ -9,6 +9,10 @@
 //! | lent to the program, by any rank's heap or a device | what they held at the fork |
 //! | all others | zero |
 //!
+//! Static objects of the program (`statics`) stay mapped until the handler in the child puts their
+//! copy over them. What this library has of its own may be among them. So the handler reads nothing
+//! but what the thread that forks has noted for itself before: where the copy is.
+//!
 //! The copy is made before the fork, in memory that the parent has for that moment and the child
 //! takes over. So the two do not talk to each other, and neither waits for the other. Only what has
 //! pages is copied. Where there is no memory for it, the child has none of what was lent, and ends
@@ -35,10 +39,10 @@
 //! borrow all memory until they execute a program, and cost nothing here.
 #![allow(unsafe_code, reason = "system calls that exchange the memory behind addresses")]
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLockWriteGuard, Weak};
 
@@ -68,6 +72,11 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
 /// The locks of the thread that is in a fork.
 static HELD: HeldAcrossFork = HeldAcrossFork(UnsafeCell::new(None));
 
+thread_local! {
+    /// What the child of this thread's fork does before anything else.
+    static IN_PLACE: Cell<Option<ReplacementInPlace>> = const { Cell::new(None) };
+}
+
 struct HeldAcrossFork(UnsafeCell<Option<ForkLocks>>);
 
 /// What a fork holds, in the order in which it lets go.
@@ -85,8 +94,12 @@ unsafe impl Sync for HeldAcrossFork {}
 pub(super) struct Registry {
     /// The mappings by their first address.
     mappings: BTreeMap<u64, SharedMapping>,
+    /// The static objects among them, by their first address.
+    in_place: Option<u64>,
     /// Where each copied piece lies in `copy`, and where it belongs.
     pieces: Vec<Piece>,
+    /// The same of the static objects.
+    pieces_in_place: Vec<Piece>,
     /// What the next child takes over: address and length.
     copy: Option<(u64, u64)>,
     /// There is no memory for a copy.
@@ -110,6 +123,16 @@ struct Piece {
     address: u64,
     copy: u64,
     len: u64,
+}
+
+/// How a child replaces what is mapped in `from..to` by its copy.
+#[derive(Clone, Copy, Debug)]
+struct ReplacementInPlace {
+    from: u64,
+    to: u64,
+    pieces: &'static [Piece],
+    /// There is no memory for a copy.
+    is_short: bool,
 }
 
 /// What an operation lacks in a child that a rank has forked.
@@ -198,7 +221,23 @@ pub(super) fn forget(address: u64, len: u64) {
 
 impl Registry {
     const fn new() -> Self {
-        Self { mappings: BTreeMap::new(), pieces: Vec::new(), copy: None, is_short: false }
+        Self {
+            mappings: BTreeMap::new(),
+            in_place: None,
+            pieces: Vec::new(),
+            pieces_in_place: Vec::new(),
+            copy: None,
+            is_short: false,
+        }
+    }
+
+    /// Takes note that the static objects of the program, `len` bytes at `base`, are now what
+    /// `descriptor` has open. The program has all of them.
+    pub(super) fn add_in_place(&mut self, base: NonNull<u8>, len: u64, descriptor: Weak<OwnedFd>) {
+        self.add(base, to_usize(len), true, descriptor);
+        let base = base.as_ptr().addr() as u64;
+        self.change(base, len, |mapping, start, end| mapping.lent.add(start, end));
+        self.in_place = Some(base);
     }
 
     /// Takes note that `len` bytes of what `descriptor` has open, from its first one on, have just
@@ -225,33 +264,45 @@ impl Registry {
         }
     }
 
-    /// Copies all that is lent and has pages.
-    fn copy_lent(&mut self) {
+    /// Finds what is lent and has pages, and room for a copy of it.
+    fn plan_copy(&mut self) {
         self.pieces.clear();
+        self.pieces_in_place.clear();
         let mut total = 0;
         for (base, mapping) in &self.mappings {
+            let is_in_place = self.in_place == Some(*base);
+            let pieces = if is_in_place { &mut self.pieces_in_place } else { &mut self.pieces };
             for (from, to) in mapping.data() {
-                self.pieces.push(Piece { address: base + from, copy: total, len: to - from });
+                pieces.push(Piece { address: base + from, copy: total, len: to - from });
                 total += to - from;
             }
         }
-        self.is_short = false;
-        if total == 0 {
-            return;
-        }
-        let Some(copy) = room_for(total) else {
-            self.is_short = true;
-            return;
-        };
-        self.copy = Some((copy, total));
-        for piece in &mut self.pieces {
-            piece.copy += copy;
+        let copy = if total > 0 { room_for(total) } else { None };
+        self.is_short = total > 0 && copy.is_none();
+        self.copy = copy.map(|copy| (copy, total));
+        let all = self.pieces.iter_mut().chain(&mut self.pieces_in_place);
+        all.for_each(|piece| piece.copy += copy.unwrap_or(0));
+    }
+
+    /// Copies what was planned, the static objects last. Returns how the child replaces these. It
+    /// changes nothing, since what it would change may be among them.
+    fn copy_lent(&self) -> Option<ReplacementInPlace> {
+        for piece in self.copy.iter().flat_map(|_| &self.pieces) {
             let (from, to) = (pointer(piece.address), pointer(piece.copy));
             // SAFETY: the source is mapped, since whoever unmaps takes the lock that this thread
             // has. The target was made just above. Payload may change meanwhile, as the trust
             // model says.
             unsafe { copy::copy(from.as_ptr(), to.as_ptr(), to_usize(piece.len), StorePurpose::Get) };
         }
+        let from = self.in_place?;
+        let mapping = &self.mappings[&from];
+        let descriptor = mapping.descriptor.upgrade()?;
+        let is_whole = |piece: &Piece| piece.read_from(&descriptor, piece.address - from);
+        let is_short = self.is_short || !self.pieces_in_place.iter().all(is_whole);
+        // SAFETY: the pieces stay where they are until the next fork, which comes after the end of
+        // this one.
+        let pieces = unsafe { &*std::ptr::from_ref(&*self.pieces_in_place) };
+        Some(ReplacementInPlace { from, to: from + mapping.len, pieces, is_short })
     }
 
     /// Gives the parent's copy back.
@@ -262,9 +313,11 @@ impl Registry {
         }
     }
 
-    /// Puts private memory in the place of every mapping.
+    /// Puts private memory in the place of every mapping, but for the static objects, which are
+    /// private by now.
     fn make_private(&mut self) {
-        for (base, mapping) in &self.mappings {
+        let in_place = self.in_place.take();
+        for (base, mapping) in self.mappings.iter().filter(|(base, _)| in_place != Some(**base)) {
             mapping.replace(*base, self.is_short);
         }
         if self.copy.take().is_some() {
@@ -298,13 +351,9 @@ impl SharedMapping {
     /// what was lent of it.
     fn replace(&self, base: u64, is_no: bool) {
         let place = if self.is_inherited { MapFlags::MAP_FIXED } else { MapFlags::MAP_FIXED_NOREPLACE };
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | place;
-        let map = |access| {
-            let len = NonZeroUsize::new(to_usize(self.len))?;
-            // SAFETY: nothing of this process uses the addresses but what was mapped there before
-            // the fork: this takes only what is free, or is that mapping.
-            unsafe { mmap_anonymous(NonZeroUsize::new(to_usize(base)), len, access, flags) }.ok()
-        };
+        // SAFETY: nothing of this process uses the addresses but what was mapped there before the
+        // fork: this takes only what is free, or is that mapping.
+        let map = |access| unsafe { map_private(base, self.len, access, place) };
         let is_none = is_no && self.lent.iter().next().is_some();
         let whole = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let wanted = if is_none { ProtFlags::PROT_NONE } else { whole };
@@ -322,12 +371,58 @@ impl Piece {
         // SAFETY: the copy was made before the fork, for this process. Its place is one that
         // `replace` has just filled, where nothing but views of the program looks.
         if unsafe { mremap(copy, len, len, flags, Some(place)) }.is_err() {
-            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED;
-            let (at, len) = (NonZeroUsize::new(to_usize(self.address)), NonZeroUsize::new(len));
             // SAFETY: as above. Rather no memory than zeros.
-            let _ = len.map(|len| unsafe { mmap_anonymous(at, len, ProtFlags::PROT_NONE, flags) });
+            let _ = unsafe { map_private(self.address, self.len, ProtFlags::PROT_NONE, MapFlags::MAP_FIXED) };
         }
     }
+
+    /// Reads the piece into its copy from `offset` of the file that is mapped in its place, and
+    /// returns whether there was all of it. It asks the system itself: sanitizers find gaps between
+    /// objects when somebody reads all of them.
+    fn read_from(&self, file: &OwnedFd, offset: u64) -> bool {
+        let mut done = 0;
+        while done < self.len {
+            let (target, left) = (self.copy + done, self.len - done);
+            // SAFETY: the system writes to the copy, which `room_for` has made for this piece.
+            let read =
+                unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), target, left, offset + done) };
+            match u64::try_from(read) {
+                Ok(read @ 1..) => done += read,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl ReplacementInPlace {
+    /// Moves the copy over what is mapped, piece by piece, and maps zeros in between. What this
+    /// needs to run is in one place or the other at any time.
+    fn make(self) {
+        let whole = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let (access, pieces) =
+            if self.is_short { (ProtFlags::PROT_NONE, &[][..]) } else { (whole, self.pieces) };
+        let mut at = self.from;
+        for piece in pieces {
+            // SAFETY: there were no pages between the pieces: what was there reads as zero.
+            let _ = unsafe { map_private(at, piece.address - at, access, MapFlags::MAP_FIXED) };
+            piece.move_to_its_place();
+            at = piece.address + piece.len;
+        }
+        // SAFETY: as above; or there is no memory for what was there.
+        let _ = unsafe { map_private(at, self.to - at, access, MapFlags::MAP_FIXED) };
+    }
+}
+
+/// Maps memory of this process's own at `address`, in that `place`. No bytes are nothing.
+///
+/// # Safety
+/// Nothing uses what the call takes away, or else finds the same there.
+unsafe fn map_private(address: u64, len: u64, access: ProtFlags, place: MapFlags) -> Option<()> {
+    let (at, len) = (NonZeroUsize::new(to_usize(address)), NonZeroUsize::new(to_usize(len))?);
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | place;
+    // SAFETY: the caller answers for the addresses.
+    unsafe { mmap_anonymous(at, len, access, flags) }.ok().map(drop)
 }
 
 /// Takes `total` bytes of this process's own, if the machine and the control group have so many.
@@ -366,12 +461,15 @@ fn pointer(address: u64) -> NonNull<u8> {
 extern "C" fn before_fork() {
     let steps = keep_all_outside();
     let mut registry = lock();
-    registry.copy_lent();
+    registry.plan_copy();
     // SAFETY: this thread has the registry's lock, so no other one looks.
-    unsafe { *HELD.0.get() = Some(ForkLocks { registry, _steps: steps }) };
+    let held = unsafe { (*HELD.0.get()).insert(ForkLocks { registry, _steps: steps }) };
+    // The copy of static objects may have all of this as the child needs it: these locks are held.
+    IN_PLACE.set(held.registry.copy_lent());
 }
 
 extern "C" fn in_parent() {
+    IN_PLACE.set(None);
     // SAFETY: this thread has had the lock since `before_fork`.
     let held = unsafe { (*HELD.0.get()).take() };
     if let Some(mut held) = held {
@@ -380,6 +478,8 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    // Until then, objects of this library may be its parent's.
+    IN_PLACE.take().into_iter().for_each(ReplacementInPlace::make);
     // SAFETY: as in `in_parent`; there is no other thread.
     let held = unsafe { (*HELD.0.get()).take() };
     plain::add(&FORKS, 1);

@@ -40,6 +40,8 @@ pub(super) enum MappingOwner {
     Reserved(ReservedAddresses),
     /// A named segment, and the number of the process that has made or attached it.
     Shmem(Shmem, u32),
+    /// Memory that is never unmapped.
+    Lasting,
     /// Memory of this process alone.
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapBlock),
 }
@@ -150,6 +152,17 @@ impl Mapping {
         let mapping = unsafe { Self::new(base, len, owner) };
         registry.add(base, len, !mapping.keep_out_of_forks(), Weak::new());
         Ok(mapping.kept_out_of_dumps())
+    }
+
+    /// Wraps memory that is never unmapped.
+    ///
+    /// # Safety
+    /// `len` bytes at `base` are mapped readable and writable for as long as the process lives, and
+    /// do not exceed `isize::MAX`. Rust references into them lead only to what cells and spans may
+    /// change.
+    pub(super) unsafe fn lasting(base: NonNull<u8>, len: usize) -> Self {
+        // SAFETY: the caller answers for it; nothing is unmapped as the owner is dropped.
+        unsafe { Self::new(base, len, MappingOwner::Lasting) }
     }
 
     /// # Safety
@@ -305,7 +318,7 @@ impl Drop for MappingOwner {
                 }
                 (shmem.as_ptr(), shmem.len())
             }
-            Self::Heap(_) => return,
+            Self::Lasting | Self::Heap(_) => return,
         };
         forks::forget(base.addr() as u64, len as u64);
     }
