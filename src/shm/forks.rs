@@ -9,14 +9,12 @@
 //! | lent to the program, by any rank's heap or a device | what they held at the fork |
 //! | all others | zero |
 //!
-//! Static objects of the program (`statics`) stay mapped until the handler in the child puts their
-//! copy over them. What this library has of its own may be among them. So the handler reads nothing
-//! but what the thread that forks has noted for itself before: where the copy is.
+//! Static objects of the program, which `shmccl-image` has mapped over, are copied by its handlers.
+//! What this library has of its own may be among them. So these are set up first: the copy is made
+//! when all locks of a fork are held, and is in place before the handler here.
 //!
-//! The copy is made before the fork, in memory that the parent has for that moment and the child
-//! takes over. So the two do not talk to each other, and neither waits for the other. Only what has
-//! pages is copied. Where there is no memory for it, the child has none of what was lent, and ends
-//! by SIGSEGV if it touches that.
+//! The copy is a [`ChildCopy`], made before the fork. Only what has pages is copied. Where there is
+//! no memory for it, the child has none of what was lent, and ends by SIGSEGV if it touches that.
 //!
 //! # What the copy holds
 //! All that happens before the fork, for the thread that forks. Bytes that other threads or peers
@@ -39,16 +37,14 @@
 //! borrow all memory until they execute a program, and cost nothing here.
 #![allow(unsafe_code, reason = "system calls that exchange the memory behind addresses")]
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLockWriteGuard, Weak};
 
-use nix::errno::Errno;
-use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
-use nix::unistd::{Whence, lseek};
+use shmccl_image::ChildCopy;
+use shmccl_image::private::{Access, map_private, pages_of};
 
 use super::copy::{self, StorePurpose};
 use super::limits::{self, Store};
@@ -60,10 +56,6 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
 
-/// Holes of a mapping up to this length are copied with what is around them: each piece costs the
-/// child a system call, and a process has some 65,000 of them.
-const SHORT_HOLE: u64 = 64 << 10;
-
 /// How many forks have led to this process since it first mapped something.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
@@ -71,11 +63,6 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
 
 /// The locks of the thread that is in a fork.
 static HELD: HeldAcrossFork = HeldAcrossFork(UnsafeCell::new(None));
-
-thread_local! {
-    /// What the child of this thread's fork does before anything else.
-    static IN_PLACE: Cell<Option<ReplacementInPlace>> = const { Cell::new(None) };
-}
 
 struct HeldAcrossFork(UnsafeCell<Option<ForkLocks>>);
 
@@ -94,16 +81,8 @@ unsafe impl Sync for HeldAcrossFork {}
 pub(super) struct Registry {
     /// The mappings by their first address.
     mappings: BTreeMap<u64, SharedMapping>,
-    /// The static objects among them, by their first address.
-    in_place: Option<u64>,
-    /// Where each copied piece lies in `copy`, and where it belongs.
-    pieces: Vec<Piece>,
-    /// The same of the static objects.
-    pieces_in_place: Vec<Piece>,
-    /// What the next child takes over: address and length.
-    copy: Option<(u64, u64)>,
-    /// There is no memory for a copy.
-    is_short: bool,
+    /// What the next child takes over.
+    copy: ChildCopy,
 }
 
 #[derive(Debug)]
@@ -115,24 +94,6 @@ struct SharedMapping {
     is_inherited: bool,
     /// What the program has of it, in whole pages, by offset.
     lent: Ranges,
-}
-
-/// A piece of memory that a child has a copy of.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    address: u64,
-    copy: u64,
-    len: u64,
-}
-
-/// How a child replaces what is mapped in `from..to` by its copy.
-#[derive(Clone, Copy, Debug)]
-struct ReplacementInPlace {
-    from: u64,
-    to: u64,
-    pieces: &'static [Piece],
-    /// There is no memory for a copy.
-    is_short: bool,
 }
 
 /// What an operation lacks in a child that a rank has forked.
@@ -181,6 +142,7 @@ pub(super) fn hold() -> MutexGuard<'static, Registry> {
 pub(super) fn handle() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
+        shmccl_image::handle_forks();
         // SAFETY: the three functions stay where they are: code of this library is not unloaded,
         // and if it were, the C library would forget them with it.
         let refused = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
@@ -221,23 +183,7 @@ pub(super) fn forget(address: u64, len: u64) {
 
 impl Registry {
     const fn new() -> Self {
-        Self {
-            mappings: BTreeMap::new(),
-            in_place: None,
-            pieces: Vec::new(),
-            pieces_in_place: Vec::new(),
-            copy: None,
-            is_short: false,
-        }
-    }
-
-    /// Takes note that the static objects of the program, `len` bytes at `base`, are now what
-    /// `descriptor` has open. The program has all of them.
-    pub(super) fn add_in_place(&mut self, base: NonNull<u8>, len: u64, descriptor: Weak<OwnedFd>) {
-        self.add(base, to_usize(len), true, descriptor);
-        let base = base.as_ptr().addr() as u64;
-        self.change(base, len, |mapping, start, end| mapping.lent.add(start, end));
-        self.in_place = Some(base);
+        Self { mappings: BTreeMap::new(), copy: ChildCopy::new() }
     }
 
     /// Takes note that `len` bytes of what `descriptor` has open, from its first one on, have just
@@ -264,65 +210,31 @@ impl Registry {
         }
     }
 
-    /// Finds what is lent and has pages, and room for a copy of it.
-    fn plan_copy(&mut self) {
-        self.pieces.clear();
-        self.pieces_in_place.clear();
-        let mut total = 0;
-        for (base, mapping) in &self.mappings {
-            let is_in_place = self.in_place == Some(*base);
-            let pieces = if is_in_place { &mut self.pieces_in_place } else { &mut self.pieces };
-            for (from, to) in mapping.data() {
-                pieces.push(Piece { address: base + from, copy: total, len: to - from });
-                total += to - from;
-            }
-        }
-        let copy = if total > 0 { room_for(total) } else { None };
-        self.is_short = total > 0 && copy.is_none();
-        self.copy = copy.map(|copy| (copy, total));
-        let all = self.pieces.iter_mut().chain(&mut self.pieces_in_place);
-        all.for_each(|piece| piece.copy += copy.unwrap_or(0));
-    }
-
-    /// Copies what was planned, the static objects last. Returns how the child replaces these. It
-    /// changes nothing, since what it would change may be among them.
-    fn copy_lent(&self) -> Option<ReplacementInPlace> {
-        for piece in self.copy.iter().flat_map(|_| &self.pieces) {
-            let (from, to) = (pointer(piece.address), pointer(piece.copy));
+    /// Copies all that is lent and has pages.
+    fn copy_lent(&mut self) {
+        let pieces_of = |(base, mapping): (&u64, &SharedMapping)| {
+            let base = *base;
+            mapping.data().into_iter().map(move |(from, to)| (base + from, to - from))
+        };
+        self.copy.plan(self.mappings.iter().flat_map(pieces_of), has_room);
+        for piece in self.copy.pieces() {
             // SAFETY: the source is mapped, since whoever unmaps takes the lock that this thread
             // has. The target was made just above. Payload may change meanwhile, as the trust
             // model says.
-            unsafe { copy::copy(from.as_ptr(), to.as_ptr(), to_usize(piece.len), StorePurpose::Get) };
-        }
-        let from = self.in_place?;
-        let mapping = &self.mappings[&from];
-        let descriptor = mapping.descriptor.upgrade()?;
-        let is_whole = |piece: &Piece| piece.read_from(&descriptor, piece.address - from);
-        let is_short = self.is_short || !self.pieces_in_place.iter().all(is_whole);
-        // SAFETY: the pieces stay where they are until the next fork, which comes after the end of
-        // this one.
-        let pieces = unsafe { &*std::ptr::from_ref(&*self.pieces_in_place) };
-        Some(ReplacementInPlace { from, to: from + mapping.len, pieces, is_short })
-    }
-
-    /// Gives the parent's copy back.
-    fn drop_copy(&mut self) {
-        if let Some((copy, len)) = self.copy.take() {
-            // SAFETY: made in `copy_lent`, and used by nothing but this registry.
-            let _ = unsafe { munmap(pointer(copy).cast(), to_usize(len)) };
+            unsafe {
+                copy::copy(piece.from.as_ptr(), piece.to.as_ptr(), to_usize(piece.len), StorePurpose::Get)
+            };
         }
     }
 
-    /// Puts private memory in the place of every mapping, but for the static objects, which are
-    /// private by now.
+    /// Puts private memory in the place of every mapping.
     fn make_private(&mut self) {
-        let in_place = self.in_place.take();
-        for (base, mapping) in self.mappings.iter().filter(|(base, _)| in_place != Some(**base)) {
-            mapping.replace(*base, self.is_short);
+        for (base, mapping) in &self.mappings {
+            mapping.replace(*base, self.copy.is_short());
         }
-        if self.copy.take().is_some() {
-            self.pieces.iter().for_each(|piece| piece.move_to_its_place());
-        }
+        // SAFETY: these are places that `replace` has just filled, where nothing but views of the
+        // program looks.
+        unsafe { self.copy.move_to_its_place() };
         // They are this process's own from now on, and a fork of it copies them as it should.
         std::mem::forget(std::mem::take(&mut self.mappings));
     }
@@ -332,154 +244,44 @@ impl SharedMapping {
     /// Returns what is lent and has pages, by offset.
     fn data(&self) -> Vec<Range> {
         let Some(descriptor) = self.descriptor.upgrade() else { return self.lent.iter().collect() };
-        let mut data: Vec<Range> = Vec::new();
-        for (start, end) in self.lent.iter() {
-            let first = data.len();
-            let mut at = start;
-            while let Some((from, to)) = next_data(&descriptor, at, end) {
-                match data.get_mut(first..).and_then(<[Range]>::last_mut) {
-                    Some(last) if from - last.1 <= SHORT_HOLE => last.1 = to,
-                    _ => data.push((from, to)),
-                }
-                at = to;
-            }
-        }
-        data
+        self.lent.iter().flat_map(|(start, end)| pages_of(&descriptor, start, end)).collect()
     }
 
     /// Puts private memory in its place at `base`: zero, or none where there `is_no` memory for
     /// what was lent of it.
     fn replace(&self, base: u64, is_no: bool) {
-        let place = if self.is_inherited { MapFlags::MAP_FIXED } else { MapFlags::MAP_FIXED_NOREPLACE };
         // SAFETY: nothing of this process uses the addresses but what was mapped there before the
         // fork: this takes only what is free, or is that mapping.
-        let map = |access| unsafe { map_private(base, self.len, access, place) };
+        let map = |access| unsafe { map_private(base, self.len, access, self.is_inherited) };
         let is_none = is_no && self.lent.iter().next().is_some();
-        let whole = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let wanted = if is_none { ProtFlags::PROT_NONE } else { whole };
+        let wanted = if is_none { Access::None } else { Access::Whole };
         // Where the system counts strictly, it may not grant addresses that nothing uses.
-        let _ = map(wanted).or_else(|| map(ProtFlags::PROT_NONE));
+        let _ = map(wanted).or_else(|| map(Access::None));
     }
 }
 
-impl Piece {
-    /// Moves the copy to where the program looks for it.
-    fn move_to_its_place(&self) {
-        let len = to_usize(self.len);
-        let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
-        let (copy, place) = (pointer(self.copy).cast(), pointer(self.address).cast());
-        // SAFETY: the copy was made before the fork, for this process. Its place is one that
-        // `replace` has just filled, where nothing but views of the program looks.
-        if unsafe { mremap(copy, len, len, flags, Some(place)) }.is_err() {
-            // SAFETY: as above. Rather no memory than zeros.
-            let _ = unsafe { map_private(self.address, self.len, ProtFlags::PROT_NONE, MapFlags::MAP_FIXED) };
-        }
-    }
-
-    /// Reads the piece into its copy from `offset` of the file that is mapped in its place, and
-    /// returns whether there was all of it. It asks the system itself: sanitizers find gaps between
-    /// objects when somebody reads all of them.
-    fn read_from(&self, file: &OwnedFd, offset: u64) -> bool {
-        let mut done = 0;
-        while done < self.len {
-            let (target, left) = (self.copy + done, self.len - done);
-            // SAFETY: the system writes to the copy, which `room_for` has made for this piece.
-            let read =
-                unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), target, left, offset + done) };
-            match u64::try_from(read) {
-                Ok(read @ 1..) => done += read,
-                _ => return false,
-            }
-        }
-        true
-    }
-}
-
-impl ReplacementInPlace {
-    /// Moves the copy over what is mapped, piece by piece, and maps zeros in between. What this
-    /// needs to run is in one place or the other at any time.
-    fn make(self) {
-        let whole = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let (access, pieces) =
-            if self.is_short { (ProtFlags::PROT_NONE, &[][..]) } else { (whole, self.pieces) };
-        let mut at = self.from;
-        for piece in pieces {
-            // SAFETY: there were no pages between the pieces: what was there reads as zero.
-            let _ = unsafe { map_private(at, piece.address - at, access, MapFlags::MAP_FIXED) };
-            piece.move_to_its_place();
-            at = piece.address + piece.len;
-        }
-        // SAFETY: as above; or there is no memory for what was there.
-        let _ = unsafe { map_private(at, self.to - at, access, MapFlags::MAP_FIXED) };
-    }
-}
-
-/// Maps memory of this process's own at `address`, in that `place`. No bytes are nothing.
-///
-/// # Safety
-/// Nothing uses what the call takes away, or else finds the same there.
-unsafe fn map_private(address: u64, len: u64, access: ProtFlags, place: MapFlags) -> Option<()> {
-    let (at, len) = (NonZeroUsize::new(to_usize(address)), NonZeroUsize::new(to_usize(len))?);
-    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | place;
-    // SAFETY: the caller answers for the addresses.
-    unsafe { mmap_anonymous(at, len, access, flags) }.ok().map(drop)
-}
-
-/// Takes `total` bytes of this process's own, if the machine and the control group have so many.
-fn room_for(total: u64) -> Option<u64> {
-    limits::check_memory("copying shared memory for a child", Store::Memory, total).ok()?;
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    let len = NonZeroUsize::new(to_usize(total))?;
-    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
-    // SAFETY: the system chooses addresses where nothing is mapped.
-    let base = unsafe { mmap_anonymous(None, len, access, flags) }.ok()?;
-    Some(base.as_ptr().expose_provenance() as u64)
-}
-
-/// Finds the next pages of a file from `at` on, and before `end`. All of it, where the file system
-/// does not tell.
-fn next_data(file: &OwnedFd, at: u64, end: u64) -> Option<Range> {
-    let seek = |from: u64, whence| lseek(file.as_fd(), from.cast_signed(), whence).map(i64::cast_unsigned);
-    if at >= end {
-        return None;
-    }
-    match seek(at, Whence::SeekData) {
-        Err(Errno::ENXIO) => None,
-        Err(_) => Some((at, end)),
-        Ok(from) if from >= end => None,
-        Ok(from) => {
-            let to = seek(from, Whence::SeekHole).unwrap_or(end).next_multiple_of(PAGE);
-            Some((from / PAGE * PAGE, to.min(end)))
-        }
-    }
-}
-
-fn pointer(address: u64) -> NonNull<u8> {
-    NonNull::new(std::ptr::with_exposed_provenance_mut(to_usize(address))).expect("nothing is mapped at null")
+/// Returns whether the machine and the control group have memory for a copy of so many bytes.
+pub(super) fn has_room(total: u64) -> bool {
+    limits::check_memory("copying shared memory for a child", Store::Memory, total).is_ok()
 }
 
 extern "C" fn before_fork() {
     let steps = keep_all_outside();
     let mut registry = lock();
-    registry.plan_copy();
+    registry.copy_lent();
     // SAFETY: this thread has the registry's lock, so no other one looks.
-    let held = unsafe { (*HELD.0.get()).insert(ForkLocks { registry, _steps: steps }) };
-    // The copy of static objects may have all of this as the child needs it: these locks are held.
-    IN_PLACE.set(held.registry.copy_lent());
+    unsafe { *HELD.0.get() = Some(ForkLocks { registry, _steps: steps }) };
 }
 
 extern "C" fn in_parent() {
-    IN_PLACE.set(None);
     // SAFETY: this thread has had the lock since `before_fork`.
     let held = unsafe { (*HELD.0.get()).take() };
     if let Some(mut held) = held {
-        held.registry.drop_copy();
+        held.registry.copy.release();
     }
 }
 
 extern "C" fn in_child() {
-    // Until then, objects of this library may be its parent's.
-    IN_PLACE.take().into_iter().for_each(ReplacementInPlace::make);
     // SAFETY: as in `in_parent`; there is no other thread.
     let held = unsafe { (*HELD.0.get()).take() };
     plain::add(&FORKS, 1);

@@ -10,6 +10,7 @@ use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use shared_memory::Shmem;
+use shmccl_image::SharedImage;
 
 use super::cells::{CellRef, CellSlice, SharedLayout};
 use super::view::Span;
@@ -154,14 +155,11 @@ impl Mapping {
         Ok(mapping.kept_out_of_dumps())
     }
 
-    /// Wraps memory that is never unmapped.
-    ///
-    /// # Safety
-    /// `len` bytes at `base` are mapped readable and writable for as long as the process lives, and
-    /// do not exceed `isize::MAX`. Rust references into them lead only to what cells and spans may
-    /// change.
-    pub(super) unsafe fn lasting(base: NonNull<u8>, len: usize) -> Self {
-        // SAFETY: the caller answers for it; nothing is unmapped as the owner is dropped.
+    /// Wraps the static objects of this process, which are never unmapped.
+    pub(super) fn of_image(image: &SharedImage) -> Self {
+        let (base, len) = (image.base(), to_usize(image.range().len()));
+        // SAFETY: the image is mapped readable and writable for as long as the process lives, as
+        // its type says. The program has asked for its objects to be reached so.
         unsafe { Self::new(base, len, MappingOwner::Lasting) }
     }
 

@@ -8,10 +8,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use bytemuck::{Pod, Zeroable};
+use shmccl_image::{ElfFile, ElfSymbol, ExecutableRange, OWN_FILE, SymbolKind};
 
 use super::super::PAGE;
-use super::elf::{ElfFile, ElfSymbol, SymbolKind};
-use super::executable::{ExecutableRange, LoadedFile, OWN_FILE};
 use super::fault::{LayoutDifference, ObjectDifference};
 use crate::error::{Error, Result, check_layout};
 use crate::rank::Rank;
@@ -59,12 +58,12 @@ const _: () = assert!((size_of::<DescriptionPage>() as u64) < PAGE);
 pub(super) struct LayoutDescription(Box<DescriptionPage>);
 
 impl LayoutDescription {
-    pub(super) fn of(executable: &LoadedFile, range: &ExecutableRange) -> Self {
+    pub(super) fn of(range: &ExecutableRange) -> Self {
         let mut page = Box::new(DescriptionPage {
             magic: MAGIC,
             version: VERSION,
             len: range.len(),
-            start: range.low() - executable.base,
+            start: range.start_in_file(),
             ..DescriptionPage::zeroed()
         });
         if let Ok(file) = std::fs::metadata(OWN_FILE) {

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::object::StrayObject;
+use shmccl_image::{ObjectKind, StrayObject};
+
 use crate::error::Error;
 use crate::rank::Rank;
 
@@ -53,13 +54,25 @@ pub enum StaticsFault {
     #[error("{0}")]
     Differs(Box<LayoutDifference>),
     /// The address is not that of a static object of the executable.
-    #[error("{0}")]
+    #[error("{} is not symmetric: {}", .0, reason(.0.kind))]
     Outside(Box<StrayObject>),
 }
 
 impl From<StaticsFault> for Error {
     fn from(fault: StaticsFault) -> Self {
         Self::NotSymmetric { fault: Box::new(fault) }
+    }
+}
+
+/// Says why memory of this kind is not symmetric, and what to do.
+fn reason(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::Constant => "it is constant, and only variables are",
+        ObjectKind::Library => "it belongs to a shared library; define it in the program, or allocate it",
+        ObjectKind::ThreadLocal => "it is thread-local; make it static, or allocate it",
+        ObjectKind::Other => {
+            "it is neither in the heap nor a static object of the program, but on a stack or allocated elsewhere"
+        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nix::sys::stat::fstat;
+use shmccl_image::StrayObject;
 
 use super::description::LayoutDescription;
 use super::fault::StaticsFault;
-use super::object::StrayObject;
 use super::own;
 use crate::error::{Error, Result, check_layout};
 use crate::rank::Rank;

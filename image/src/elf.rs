@@ -22,7 +22,7 @@ const BUILD_ID: u32 = 3;
 const OWNER: &[u8] = b"GNU\0";
 
 /// `Elf64_Ehdr`.
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct FileHead {
     ident: [u8; 16],
@@ -85,36 +85,47 @@ const _: () = assert!(size_of::<SectionHead>() == 64 && size_of::<SymbolEntry>()
 
 /// What a symbol stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SymbolKind {
+pub enum SymbolKind {
+    /// An object that all threads have in common.
     Object,
+    /// A function.
     Function,
+    /// An object that each thread has for itself.
     ThreadLocal,
 }
 
 /// A symbol that has a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ElfSymbol {
-    pub(super) name: String,
-    pub(super) kind: SymbolKind,
+pub struct ElfSymbol {
+    /// Its name, as the linker has it.
+    pub name: String,
+    /// What it stands for.
+    pub kind: SymbolKind,
     /// Its address in the file; of a thread-local object the offset among those.
-    pub(super) value: u64,
-    pub(super) len: u64,
+    pub value: u64,
+    /// Its length in bytes.
+    pub len: u64,
 }
 
 impl ElfSymbol {
-    pub(super) fn contains(&self, value: u64) -> bool {
+    /// Returns whether a place, numbered as its own, is in it.
+    #[must_use]
+    pub fn contains(&self, value: u64) -> bool {
         value.wrapping_sub(self.value) < self.len
     }
 }
 
 /// A file.
-pub(super) struct ElfFile {
+#[derive(Debug)]
+pub struct ElfFile {
     file: File,
     head: FileHead,
 }
 
 impl ElfFile {
-    pub(super) fn open(path: &Path) -> Option<Self> {
+    /// Opens the file at `path`, if it is of this format, and of 64 bits.
+    #[must_use]
+    pub fn open(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         let head: FileHead = read(&file, 0)?;
         let is_known = head.ident.starts_with(b"\x7fELF") && head.ident[4] == 2;
@@ -122,7 +133,8 @@ impl ElfFile {
     }
 
     /// Returns the number that the linker has given the build, if it has.
-    pub(super) fn build_id(&self) -> Option<Vec<u8>> {
+    #[must_use]
+    pub fn build_id(&self) -> Option<Vec<u8>> {
         let programs: Vec<ProgramHead> = table(&self.file, self.head.programs, self.head.n_programs.into())?;
         let notes = programs.into_iter().filter(|program| program.kind == NOTES);
         notes.filter_map(|notes| self.build_id_in(&notes)).next()
@@ -147,7 +159,8 @@ impl ElfFile {
 
     /// Returns its symbols: all of them, or those that the loader knows where the others were
     /// stripped off.
-    pub(super) fn symbols(&self) -> Vec<ElfSymbol> {
+    #[must_use]
+    pub fn symbols(&self) -> Vec<ElfSymbol> {
         let sections: Option<Vec<SectionHead>> =
             table(&self.file, self.head.sections, self.head.n_sections.into());
         let sections = sections.unwrap_or_default();
@@ -194,6 +207,7 @@ mod tests {
     use super::*;
 
     /// An object that is looked for by its name.
+    #[allow(unsafe_code, reason = "no other object has the name")]
     #[unsafe(no_mangle)]
     static SHMCCL_TEST_OBJECT: [u32; 5] = [7; 5];
 

@@ -1,11 +1,12 @@
-//! The object at an address that is not symmetric, for the error that names it.
+//! The object at an address outside the writable range, for an error that names it.
 
 use std::path::PathBuf;
 
-use super::elf::{ElfFile, ElfSymbol, SymbolKind};
-use super::executable::{LoadedFile, OWN_FILE, loaded_files};
+use crate::OWN_FILE;
+use crate::elf::{ElfFile, ElfSymbol, SymbolKind};
+use crate::loaded::{LoadedFile, loaded_files};
 
-/// What lies at an address that is not that of a static object of the executable.
+/// What lies at an address that is not in the writable range of the executable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StrayObject {
     /// The address.
@@ -18,7 +19,7 @@ pub struct StrayObject {
     pub name: Option<String>,
 }
 
-/// A kind of memory that is not symmetric.
+/// A kind of memory outside that range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     /// Code or a constant of the executable.
@@ -33,7 +34,8 @@ pub enum ObjectKind {
 
 impl StrayObject {
     /// Finds what is at `address`.
-    pub(super) fn at(address: u64) -> Self {
+    #[must_use]
+    pub fn at(address: u64) -> Self {
         let files = loaded_files();
         let found = files.iter().find_map(|file| Self::in_file(file, address));
         found.unwrap_or(Self { address, kind: ObjectKind::Other, file: None, name: None })
@@ -66,21 +68,10 @@ impl StrayObject {
 impl std::fmt::Display for StrayObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.name, &self.file) {
-            (Some(name), Some(file)) => write!(f, "`{name}` of {}", file.display())?,
-            (None, Some(file)) => write!(f, "address {:#x}, in {},", self.address, file.display())?,
-            _ => write!(f, "address {:#x}", self.address)?,
+            (Some(name), Some(file)) => write!(f, "`{name}` of {}", file.display()),
+            (None, Some(file)) => write!(f, "address {:#x}, in {},", self.address, file.display()),
+            _ => write!(f, "address {:#x}", self.address),
         }
-        f.write_str(match self.kind {
-            ObjectKind::Constant => " is not symmetric: it is constant, and only variables are",
-            ObjectKind::Library => {
-                " is not symmetric: it belongs to a shared library; define it in the program, or allocate it"
-            }
-            ObjectKind::ThreadLocal => " is not symmetric: it is thread-local; make it static, or allocate it",
-            ObjectKind::Other => {
-                " is not symmetric: it is neither in the heap nor a static object of the program, but on a stack \
-                 or allocated elsewhere"
-            }
-        })
     }
 }
 
@@ -89,6 +80,7 @@ mod tests {
     use super::*;
 
     /// Told by its name.
+    #[allow(unsafe_code, reason = "no other object has the name")]
     #[unsafe(no_mangle)]
     static SHMCCL_TEST_CONSTANT: [u64; 3] = [1, 2, 3];
 
