@@ -266,6 +266,14 @@ fn static_objects_outlive_an_epoch_and_a_rank_that_comes_back_has_its_own() {
 }
 
 #[test]
+fn static_objects_are_those_of_all_who_meet_by_an_id() {
+    let program = built("statics-meet", &["cc", "-O2"], false).unwrap();
+    let alone = Command::new(&program).arg("id").env("SHMCCL_STATICS", "1").output().unwrap();
+    assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    run_line(2, &format!("exec {} grow", program.display()));
+}
+
+#[test]
 fn one_process_can_be_all_ranks() {
     assert!(Command::new(compiled("threads.c")).status().unwrap().success());
 }

@@ -151,6 +151,17 @@ static void forks_statically(void) {
     EXPECT(system("true") == 0);
 }
 
+/* Every rank has 10 and its number, and all see that. */
+static void look_at_all(void) {
+    barrier();
+    for (int peer = 0; peer < n; peer++) {
+        EXPECT(*AT(zero, peer) == 10 + peer);
+        __atomic_fetch_add(AT(done, peer), 1, __ATOMIC_RELAXED);
+    }
+    barrier();
+    EXPECT(done == n);
+}
+
 /* The last rank dies. The others go on with the values that they had; one that comes back begins anew. */
 static void losses(int comes_back) {
     int again = 0;
@@ -172,13 +183,56 @@ static void losses(int comes_back) {
         comm = on;
         OK(shmcclCommCount(comm, &n));
     }
-    barrier();
-    for (int peer = 0; peer < n; peer++) {
-        EXPECT(*AT(zero, peer) == 10 + peer);
-        __atomic_fetch_add(AT(done, peer), 1, __ATOMIC_RELAXED);
+    look_at_all();
+}
+
+/* Starts this program once more, which gets the id by its environment. */
+static pid_t start(char **argv, const shmcclUniqueId *id) {
+    pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        setenv("MEET", id->internal, 1);
+        setenv("SHMCCL_STATICS", "1", 1);
+        execv(argv[0], argv);
+        _exit(127);
     }
-    barrier();
-    EXPECT(done == n);
+    return child;
+}
+
+/* The process that rank 0 starts comes to the others, or to rank 0 alone that no launcher has started. */
+static void meet(char **argv, int is_alone) {
+    shmcclUniqueId id;
+    const char *text = getenv("MEET");
+    pid_t child = 0;
+    int status = 0;
+    memset(&id, 0, sizeof id);
+    if (text) strncpy(id.internal, text, sizeof id.internal - 1);
+    if (!is_alone && !text) {
+        OK(shmcclCommInit(&comm));
+        OK(shmcclCommCount(comm, &n));
+        OK(shmcclCommUserRank(comm, &rank));
+    }
+    if (!text && rank == 0) {
+        OK(shmcclGetUniqueId(&id));
+        child = start(argv, &id);
+    }
+    shmcclComm_t met;
+    if (is_alone) {
+        OK(shmcclCommInitRank(&met, 2, id, text != NULL));
+    } else if (text) {
+        OK(shmcclCommJoin(&id, &met));
+    } else {
+        OK(shmcclCommGrow(comm, n + 1, rank == 0 ? &id : NULL, &met));
+        OK(shmcclCommDestroy(comm));
+    }
+    comm = met;
+    OK(shmcclCommCount(comm, &n));
+    OK(shmcclCommUserRank(comm, &rank));
+    zero = 10 + rank;
+    look_at_all();
+    OK(shmcclCommFinalize(comm));
+    OK(shmcclCommDestroy(comm));
+    if (child) EXPECT(waitpid(child, &status, 0) == child && status == 0);
 }
 
 int main(int argc, char **argv) {
@@ -193,6 +247,10 @@ int main(int argc, char **argv) {
         FAILS(shmcclMismatch, "`padding_before` has 1 bytes at", shmcclCommInit(&comm));
         EXPECT(strstr(shmcclGetLastError(NULL), "statics-differs-0) and rank "));
         EXPECT(strstr(shmcclGetLastError(NULL), "statics-differs-1) differ"));
+        return 0;
+    }
+    if (!strcmp(mode, "grow") || !strcmp(mode, "id")) {
+        meet(argv, !strcmp(mode, "id"));
         return 0;
     }
     OK(shmcclCommInit(&comm));
