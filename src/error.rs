@@ -148,6 +148,12 @@ pub enum Error {
         /// The living process that it belongs to; `None` when that cannot be told.
         holder: Option<u64>,
     },
+    /// Static objects of the program, or what lies at an address, are not symmetric.
+    #[error(transparent)]
+    NotSymmetric {
+        /// A [`StaticsFault`](crate::shm::statics::StaticsFault): why.
+        fault: Detail,
+    },
     /// The operating system refused for want of a resource that the user can raise.
     #[error("not enough {resource} for {action}: {remedy}")]
     ResourceLimit {
@@ -544,6 +550,7 @@ impl Error {
             | Self::Tuning { fault: detail, .. }
             | Self::Plan { refusal: detail }
             | Self::FaultSpec { fault: detail, .. }
+            | Self::NotSymmetric { fault: detail }
             | Self::Checkpoint { fault: detail, .. } => detail.downcast_ref(),
             _ => None,
         }

@@ -16,6 +16,7 @@ use super::socket::{ControlSocket, call_error};
 use crate::error::{DeviceName, Error, Result};
 use crate::logs::LAUNCH;
 use crate::rank::{Rank, check_n_ranks};
+use crate::shm::statics;
 use crate::shm::system::{SocketRefusal, ignore_quit, inherited_socket, unblock_all_in};
 use crate::variables::{self, set};
 
@@ -79,6 +80,17 @@ pub fn join_from_env() -> Result<Option<Joining>> {
         last_words: Duration::ZERO,
     };
     Joining::begin(channel, device, timeout).map(Some)
+}
+
+/// Returns whether the static objects of this process are to be symmetric:
+/// [`STATICS`](crate::shm::statics::STATICS) says so, or says nothing and a launcher has started
+/// the process as a rank.
+///
+/// # Errors
+/// [`Error::Setting`] for a value of that variable that says nothing.
+pub fn wants_statics() -> Result<bool> {
+    let is_rank = set(SOCKET).is_some() && set(RANK).is_some_and(|rank| rank != PROXY);
+    Ok(statics::switch()?.unwrap_or(is_rank))
 }
 
 /// Replaces this process by `program`, bound to the life of the launcher. A trampoline calls it.

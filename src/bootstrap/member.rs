@@ -14,6 +14,7 @@ use super::socket::{duplicate, has_hung_up};
 use crate::epoch_id::EpochId;
 use crate::error::{DeviceName, Error, Result, check_layout};
 use crate::rank::{Rank, check_n_ranks};
+use crate::shm::statics::{self, OwnStatics};
 
 /// A member that the launcher has welcomed and that has not met the others yet.
 ///
@@ -55,6 +56,8 @@ pub struct Shared {
     pub(crate) joining: Joining,
     /// The segments in the order of the ranks, this member's own included.
     pub(crate) segments: Vec<OwnedFd>,
+    /// The static objects of all ranks in order; or the first rank that has none to give.
+    pub(crate) statics: Result<Vec<OwnedFd>, Rank>,
 }
 
 /// One rank's contribution to an all-gather.
@@ -150,7 +153,8 @@ impl Joining {
 
     /// Creates this rank's segment by `create`, and gives every member the segments of all ranks.
     ///
-    /// The proxy service has no segment, so it does not call `create`.
+    /// The proxy service has no segment, so it does not call `create`. Where the static objects of
+    /// every rank are symmetric, the members exchange these as well.
     ///
     /// # Errors
     /// - Those of `create`, and [`Error::PeerLost`] on every other member then.
@@ -161,11 +165,27 @@ impl Joining {
             DeviceName::Rank(_) => Some(create(&self)?),
             DeviceName::Proxy => None,
         };
-        let contributions = self.all_gather(&[], own.as_ref().map(AsFd::as_fd))?;
-        let segments: Vec<_> =
-            contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect();
+        let statics = self.rank().and_then(|_| statics::own().ok()).map(OwnStatics::file);
+        let told = [statics.is_some().into()];
+        let (first, segments) = self.gather_descriptors(&told, own.as_ref().map(AsFd::as_fd))?;
         check_layout("number of segments", self.n_ranks().into(), segments.len() as u64)?;
-        Ok(Shared { joining: self, segments })
+        let lacking = Rank::of_each(&first).find(|(_, told)| told[0] == 0).map(|(rank, _)| rank);
+        let statics = match lacking {
+            Some(lacking) => Err(lacking),
+            None => Ok(self.gather_descriptors(&[], statics)?.1),
+        };
+        Ok(Shared { joining: self, segments, statics })
+    }
+
+    /// Gives `bytes` and a descriptor, and returns what all ranks have given.
+    fn gather_descriptors(
+        &mut self,
+        bytes: &[u8],
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Vec<[u8; CONTRIBUTION_LEN]>, Vec<OwnedFd>)> {
+        let contributions = self.all_gather(bytes, descriptor)?;
+        let told = contributions.iter().map(|contribution| contribution.bytes).collect();
+        Ok((told, contributions.into_iter().filter_map(|contribution| contribution.descriptor).collect()))
     }
 
     /// Gives `bytes` and a descriptor, and returns those of all ranks in order of rank. Collective:

@@ -26,7 +26,7 @@ pub(crate) const GATHERED_RANKS: usize = 64;
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"SMCB");
 
 /// Version of these messages.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// The longest message in bytes, which a receiver's buffer has to hold.
 pub(crate) const MAX_MESSAGE: usize = size_of::<Gathered>();

@@ -12,6 +12,7 @@
 //!                                             [+ the hold on the job's names]
 //!   Contribution {round} [+ segment]  ->     waits for all members
 //!                                     <-   Gathered {round} + the segments of all ranks
+//!   (the same for static objects, where all ranks have said that they have some to give)
 //!   Ready                             ->     waits for all members
 //!                                     <-   Go
 //!   Report {who was lost}             ->     a consequence, not a cause
@@ -59,7 +60,7 @@ mod waiting_hosts;
 pub(crate) use control_channel::{CancelToken, WaitGuard};
 #[cfg(feature = "coordinator")]
 pub(crate) use environment::{LAUNCHER, bind_to_launcher};
-pub use environment::{become_program, join_from_env};
+pub use environment::{become_program, join_from_env, wants_statics};
 pub(crate) use host::MeetingHost;
 pub(crate) use join_request::{MeetingPoint, RankClaim, is_hosted, meet, meet_as_joiner, meet_by_name};
 pub use link::{ControlLink, LinkEvent, LinkWatch, MemberHeartbeat};

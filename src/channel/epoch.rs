@@ -14,6 +14,7 @@ use crate::heap::layout::{HeapShape, SegmentCells, control_len, create_segment};
 use crate::heap::{HeapView, HeapWindows, MemoryTable};
 use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
+use crate::shm::statics::{JobStatics, StaticsFault};
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Segment, Window};
 use crate::sync::header::HEADER_LEN;
 use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
@@ -37,6 +38,7 @@ pub(crate) struct EpochMapping {
     semaphores: Vec<CellSlice<SemaphoreCell>>,
     views: Vec<HeapView>,
     windows: HeapWindows,
+    statics: JobStatics,
     boards: Mutex<()>,
 }
 
@@ -115,8 +117,14 @@ impl EpochMapping {
             cells,
             views,
             windows: HeapWindows::new(shape.n_ranks(), shape.len())?,
+            statics: JobStatics::none(StaticsFault::OneProcess),
             boards: Mutex::default(),
         })
+    }
+
+    /// Has `statics` as well, of the same ranks.
+    pub(crate) fn with_statics(self, statics: JobStatics) -> Self {
+        Self { statics, ..self }
     }
 
     /// Cuts the heaps into windows and pieces so small that a test can afford more than one.
@@ -189,6 +197,11 @@ impl EpochMapping {
     /// Returns how the heaps are cut for triggers.
     pub(crate) fn windows(&self) -> &HeapWindows {
         &self.windows
+    }
+
+    /// Returns the static objects of all ranks.
+    pub(crate) fn statics(&self) -> &JobStatics {
+        &self.statics
     }
 
     /// Returns the table in which the triggers of `rank` find their memory.

@@ -25,6 +25,7 @@ mod join;
 mod membership;
 mod recovery;
 mod split;
+mod statics;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,7 @@ pub use membership::recovery_callbacks::Recovery;
 pub use membership::unique_id::UniqueId;
 pub use recovery::failure;
 pub use recovery::shrink::Shrunk;
+pub use statics::Statics;
 
 /// A rank's place in a communicator, with the symmetric heap, channels to its peers, and collective
 /// operations.
@@ -201,10 +203,10 @@ impl Communicator {
         self.context().heap()
     }
 
-    /// Returns what the heap holds now.
+    /// Returns what the heap holds now, and the static objects beside it.
     #[must_use]
     pub fn heap_usage(&self) -> HeapUsage {
-        self.heap().usage()
+        HeapUsage { statics: crate::shm::statics::committed(), ..self.heap().usage() }
     }
 
     /// Returns the memory of all ranks, to be reached by rank and offset from any thread.

@@ -182,6 +182,7 @@ impl ArenaBook {
             contiguous: self.allocator.contiguous_below(len, 1),
             committed: self.backed,
             live: self.allocator.live(),
+            statics: 0,
         }
     }
 

@@ -50,6 +50,9 @@ pub struct HeapUsage {
     pub committed: u64,
     /// Allocations that were not freed, including those still on their way.
     pub live: usize,
+    /// Bytes of memory behind the static objects of this rank, where those are symmetric. They are
+    /// no part of the heap, and `Communicator::heap_usage` alone counts them.
+    pub statics: u64,
 }
 
 /// The heaps of all ranks as one of them sees them: a [`HeapView`] that can also allocate.
@@ -106,6 +109,7 @@ impl SymmetricHeap {
             contiguous: allocator.contiguous_below(limit, 1),
             committed: ledger.backed,
             live: allocator.live(),
+            statics: 0,
         }
     }
 

@@ -15,6 +15,7 @@
 //! | `SHMCCL_CHECKSUMS` | 1, where data are to be [checked](Launch::checksums) on their way |
 //! | `SHMCCL_CORES` | how many cores to [count on](Launch::cores), where ranks are told |
 //! | `SHMCCL_DUMP_HEAP` | 1, where core dumps hold the rank's [heap](crate::bootstrap::DUMP_HEAP) |
+//! | `SHMCCL_STATICS` | 0, where static objects are not to be [symmetric](crate::shm::statics) |
 //! | `SHMCCL_FAULTS` | the [list of faults](crate::faults), where there is one |
 //!
 //! One poll loop, in the thread that started the processes, watches sockets, process descriptors,

@@ -9,10 +9,12 @@
 //! | lent to the program, by any rank's heap or a device | what they held at the fork |
 //! | all others | zero |
 //!
-//! The copy is made before the fork, in memory that the parent has for that moment and the child
-//! takes over. So the two do not talk to each other, and neither waits for the other. Only what has
-//! pages is copied. Where there is no memory for it, the child has none of what was lent, and ends
-//! by SIGSEGV if it touches that.
+//! Static objects of the program, which `shmccl-image` has mapped over, are copied by its handlers.
+//! What this library has of its own may be among them. So these are set up first: the copy is made
+//! when all locks of a fork are held, and is in place before the handler here.
+//!
+//! The copy is a [`ChildCopy`], made before the fork. Only what has pages is copied. Where there is
+//! no memory for it, the child has none of what was lent, and ends by SIGSEGV if it touches that.
 //!
 //! # What the copy holds
 //! All that happens before the fork, for the thread that forks. Bytes that other threads or peers
@@ -37,14 +39,12 @@
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, RwLockWriteGuard, Weak};
 
-use nix::errno::Errno;
-use nix::sys::mman::{MRemapFlags, MapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
-use nix::unistd::{Whence, lseek};
+use shmccl_image::ChildCopy;
+use shmccl_image::private::{Access, map_private, pages_of};
 
 use super::copy::{self, StorePurpose};
 use super::limits::{self, Store};
@@ -55,10 +55,6 @@ use super::{PAGE, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::plain;
-
-/// Holes of a mapping up to this length are copied with what is around them: each piece costs the
-/// child a system call, and a process has some 65,000 of them.
-const SHORT_HOLE: u64 = 64 << 10;
 
 /// How many forks have led to this process since it first mapped something.
 static FORKS: AtomicU64 = AtomicU64::new(0);
@@ -85,12 +81,8 @@ unsafe impl Sync for HeldAcrossFork {}
 pub(super) struct Registry {
     /// The mappings by their first address.
     mappings: BTreeMap<u64, SharedMapping>,
-    /// Where each copied piece lies in `copy`, and where it belongs.
-    pieces: Vec<Piece>,
-    /// What the next child takes over: address and length.
-    copy: Option<(u64, u64)>,
-    /// There is no memory for a copy.
-    is_short: bool,
+    /// What the next child takes over.
+    copy: ChildCopy,
 }
 
 #[derive(Debug)]
@@ -102,14 +94,6 @@ struct SharedMapping {
     is_inherited: bool,
     /// What the program has of it, in whole pages, by offset.
     lent: Ranges,
-}
-
-/// A piece of memory that a child has a copy of.
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    address: u64,
-    copy: u64,
-    len: u64,
 }
 
 /// What an operation lacks in a child that a rank has forked.
@@ -158,6 +142,7 @@ pub(super) fn hold() -> MutexGuard<'static, Registry> {
 pub(super) fn handle() {
     static HANDLERS: Once = Once::new();
     HANDLERS.call_once(|| {
+        shmccl_image::handle_forks();
         // SAFETY: the three functions stay where they are: code of this library is not unloaded,
         // and if it were, the C library would forget them with it.
         let refused = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
@@ -198,7 +183,7 @@ pub(super) fn forget(address: u64, len: u64) {
 
 impl Registry {
     const fn new() -> Self {
-        Self { mappings: BTreeMap::new(), pieces: Vec::new(), copy: None, is_short: false }
+        Self { mappings: BTreeMap::new(), copy: ChildCopy::new() }
     }
 
     /// Takes note that `len` bytes of what `descriptor` has open, from its first one on, have just
@@ -227,49 +212,29 @@ impl Registry {
 
     /// Copies all that is lent and has pages.
     fn copy_lent(&mut self) {
-        self.pieces.clear();
-        let mut total = 0;
-        for (base, mapping) in &self.mappings {
-            for (from, to) in mapping.data() {
-                self.pieces.push(Piece { address: base + from, copy: total, len: to - from });
-                total += to - from;
-            }
-        }
-        self.is_short = false;
-        if total == 0 {
-            return;
-        }
-        let Some(copy) = room_for(total) else {
-            self.is_short = true;
-            return;
+        let pieces_of = |(base, mapping): (&u64, &SharedMapping)| {
+            let base = *base;
+            mapping.data().into_iter().map(move |(from, to)| (base + from, to - from))
         };
-        self.copy = Some((copy, total));
-        for piece in &mut self.pieces {
-            piece.copy += copy;
-            let (from, to) = (pointer(piece.address), pointer(piece.copy));
+        self.copy.plan(self.mappings.iter().flat_map(pieces_of), has_room);
+        for piece in self.copy.pieces() {
             // SAFETY: the source is mapped, since whoever unmaps takes the lock that this thread
             // has. The target was made just above. Payload may change meanwhile, as the trust
             // model says.
-            unsafe { copy::copy(from.as_ptr(), to.as_ptr(), to_usize(piece.len), StorePurpose::Get) };
-        }
-    }
-
-    /// Gives the parent's copy back.
-    fn drop_copy(&mut self) {
-        if let Some((copy, len)) = self.copy.take() {
-            // SAFETY: made in `copy_lent`, and used by nothing but this registry.
-            let _ = unsafe { munmap(pointer(copy).cast(), to_usize(len)) };
+            unsafe {
+                copy::copy(piece.from.as_ptr(), piece.to.as_ptr(), to_usize(piece.len), StorePurpose::Get)
+            };
         }
     }
 
     /// Puts private memory in the place of every mapping.
     fn make_private(&mut self) {
         for (base, mapping) in &self.mappings {
-            mapping.replace(*base, self.is_short);
+            mapping.replace(*base, self.copy.is_short());
         }
-        if self.copy.take().is_some() {
-            self.pieces.iter().for_each(|piece| piece.move_to_its_place());
-        }
+        // SAFETY: these are places that `replace` has just filled, where nothing but views of the
+        // program looks.
+        unsafe { self.copy.move_to_its_place() };
         // They are this process's own from now on, and a fork of it copies them as it should.
         std::mem::forget(std::mem::take(&mut self.mappings));
     }
@@ -279,88 +244,25 @@ impl SharedMapping {
     /// Returns what is lent and has pages, by offset.
     fn data(&self) -> Vec<Range> {
         let Some(descriptor) = self.descriptor.upgrade() else { return self.lent.iter().collect() };
-        let mut data: Vec<Range> = Vec::new();
-        for (start, end) in self.lent.iter() {
-            let first = data.len();
-            let mut at = start;
-            while let Some((from, to)) = next_data(&descriptor, at, end) {
-                match data.get_mut(first..).and_then(<[Range]>::last_mut) {
-                    Some(last) if from - last.1 <= SHORT_HOLE => last.1 = to,
-                    _ => data.push((from, to)),
-                }
-                at = to;
-            }
-        }
-        data
+        self.lent.iter().flat_map(|(start, end)| pages_of(&descriptor, start, end)).collect()
     }
 
     /// Puts private memory in its place at `base`: zero, or none where there `is_no` memory for
     /// what was lent of it.
     fn replace(&self, base: u64, is_no: bool) {
-        let place = if self.is_inherited { MapFlags::MAP_FIXED } else { MapFlags::MAP_FIXED_NOREPLACE };
-        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | place;
-        let map = |access| {
-            let len = NonZeroUsize::new(to_usize(self.len))?;
-            // SAFETY: nothing of this process uses the addresses but what was mapped there before
-            // the fork: this takes only what is free, or is that mapping.
-            unsafe { mmap_anonymous(NonZeroUsize::new(to_usize(base)), len, access, flags) }.ok()
-        };
+        // SAFETY: nothing of this process uses the addresses but what was mapped there before the
+        // fork: this takes only what is free, or is that mapping.
+        let map = |access| unsafe { map_private(base, self.len, access, self.is_inherited) };
         let is_none = is_no && self.lent.iter().next().is_some();
-        let whole = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        let wanted = if is_none { ProtFlags::PROT_NONE } else { whole };
+        let wanted = if is_none { Access::None } else { Access::Whole };
         // Where the system counts strictly, it may not grant addresses that nothing uses.
-        let _ = map(wanted).or_else(|| map(ProtFlags::PROT_NONE));
+        let _ = map(wanted).or_else(|| map(Access::None));
     }
 }
 
-impl Piece {
-    /// Moves the copy to where the program looks for it.
-    fn move_to_its_place(&self) {
-        let len = to_usize(self.len);
-        let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
-        let (copy, place) = (pointer(self.copy).cast(), pointer(self.address).cast());
-        // SAFETY: the copy was made before the fork, for this process. Its place is one that
-        // `replace` has just filled, where nothing but views of the program looks.
-        if unsafe { mremap(copy, len, len, flags, Some(place)) }.is_err() {
-            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | MapFlags::MAP_FIXED;
-            let (at, len) = (NonZeroUsize::new(to_usize(self.address)), NonZeroUsize::new(len));
-            // SAFETY: as above. Rather no memory than zeros.
-            let _ = len.map(|len| unsafe { mmap_anonymous(at, len, ProtFlags::PROT_NONE, flags) });
-        }
-    }
-}
-
-/// Takes `total` bytes of this process's own, if the machine and the control group have so many.
-fn room_for(total: u64) -> Option<u64> {
-    limits::check_memory("copying shared memory for a child", Store::Memory, total).ok()?;
-    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    let len = NonZeroUsize::new(to_usize(total))?;
-    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
-    // SAFETY: the system chooses addresses where nothing is mapped.
-    let base = unsafe { mmap_anonymous(None, len, access, flags) }.ok()?;
-    Some(base.as_ptr().expose_provenance() as u64)
-}
-
-/// Finds the next pages of a file from `at` on, and before `end`. All of it, where the file system
-/// does not tell.
-fn next_data(file: &OwnedFd, at: u64, end: u64) -> Option<Range> {
-    let seek = |from: u64, whence| lseek(file.as_fd(), from.cast_signed(), whence).map(i64::cast_unsigned);
-    if at >= end {
-        return None;
-    }
-    match seek(at, Whence::SeekData) {
-        Err(Errno::ENXIO) => None,
-        Err(_) => Some((at, end)),
-        Ok(from) if from >= end => None,
-        Ok(from) => {
-            let to = seek(from, Whence::SeekHole).unwrap_or(end).next_multiple_of(PAGE);
-            Some((from / PAGE * PAGE, to.min(end)))
-        }
-    }
-}
-
-fn pointer(address: u64) -> NonNull<u8> {
-    NonNull::new(std::ptr::with_exposed_provenance_mut(to_usize(address))).expect("nothing is mapped at null")
+/// Returns whether the machine and the control group have memory for a copy of so many bytes.
+pub(super) fn has_room(total: u64) -> bool {
+    limits::check_memory("copying shared memory for a child", Store::Memory, total).is_ok()
 }
 
 extern "C" fn before_fork() {
@@ -375,7 +277,7 @@ extern "C" fn in_parent() {
     // SAFETY: this thread has had the lock since `before_fork`.
     let held = unsafe { (*HELD.0.get()).take() };
     if let Some(mut held) = held {
-        held.registry.drop_copy();
+        held.registry.copy.release();
     }
 }
 

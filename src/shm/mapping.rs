@@ -10,6 +10,7 @@ use memmap2::MmapRaw;
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use shared_memory::Shmem;
+use shmccl_image::SharedImage;
 
 use super::cells::{CellRef, CellSlice, SharedLayout};
 use super::view::Span;
@@ -40,6 +41,8 @@ pub(super) enum MappingOwner {
     Reserved(ReservedAddresses),
     /// A named segment, and the number of the process that has made or attached it.
     Shmem(Shmem, u32),
+    /// Memory that is never unmapped.
+    Lasting,
     /// Memory of this process alone.
     Heap(#[expect(dead_code, reason = "held for its drop")] HeapBlock),
 }
@@ -150,6 +153,14 @@ impl Mapping {
         let mapping = unsafe { Self::new(base, len, owner) };
         registry.add(base, len, !mapping.keep_out_of_forks(), Weak::new());
         Ok(mapping.kept_out_of_dumps())
+    }
+
+    /// Wraps the static objects of this process, which are never unmapped.
+    pub(super) fn of_image(image: &SharedImage) -> Self {
+        let (base, len) = (image.base(), to_usize(image.range().len()));
+        // SAFETY: the image is mapped readable and writable for as long as the process lives, as
+        // its type says. The program has asked for its objects to be reached so.
+        unsafe { Self::new(base, len, MappingOwner::Lasting) }
     }
 
     /// # Safety
@@ -305,7 +316,7 @@ impl Drop for MappingOwner {
                 }
                 (shmem.as_ptr(), shmem.len())
             }
-            Self::Heap(_) => return,
+            Self::Lasting | Self::Heap(_) => return,
         };
         forks::forget(base.addr() as u64, len as u64);
     }

@@ -21,14 +21,15 @@
 //!   the same user's rights) kills it by SIGBUS.
 //! - **Committed before use.** A store to a page that the system cannot supply is a SIGBUS. Callers
 //!   touch only what [`Segment::commit`] has returned `Ok` for; the header page is committed by
-//!   `create`.
+//!   `create`. Static objects of programs are the exception: see [`statics`].
 //!
 //! # Map
 //! [`Segment`] (what there is: a descriptor with pages behind it) -> [`Mapping`] (where it is in
 //! this process), alone or at its place in a [`Window`] -> [`CellRef`] (control words) and [`Span`]
 //! (payload), which keep the mapping alive. `copy` holds the copy kernels and the rule that picks
 //! one, `reduce` the kernels that combine elements, `packet` data that carry their own flag;
-//! `janitor` removes names when nobody else can. What the first bytes of a segment say about it is
+//! `janitor` removes names when nobody else can; `statics` shares what programs have in `.data`
+//! and `.bss`. What the first bytes of a segment say about it is
 //! `sync::header`, as it is handed over.
 //!
 //! Tried by its unit tests, `environments forks:: memory:: crashes::` and `scenarios large_copies::
@@ -49,6 +50,7 @@ pub mod probe;
 mod ranges;
 pub mod reduce;
 pub mod segment;
+pub mod statics;
 pub(crate) mod system;
 pub mod ticks;
 pub mod undivided;

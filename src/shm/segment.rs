@@ -15,6 +15,7 @@
 //! [`attach`](Segment::attach) by descriptor, or by name. An attached segment has the right kind,
 //! length and header, or is refused with the first thing that differs.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -100,9 +101,11 @@ impl Segment {
             Ok(segment)
         };
         match backing {
-            Backing::Anonymous => {
-                describe(Self::over(SegmentHandle::Descriptor(Arc::new(memfd(len)?)), Store::Memory, len)?)
-            }
+            Backing::Anonymous => describe(Self::over(
+                SegmentHandle::Descriptor(Arc::new(memfd(c"shmccl", len)?)),
+                Store::Memory,
+                len,
+            )?),
             Backing::Named(name) => {
                 let source = SegmentHandle::Named(named::NamedSegment::create(name, len)?);
                 let mut segment = Self::over(source, Store::SharedMemoryFileSystem, len)?;
@@ -297,13 +300,14 @@ pub(super) fn check_len(name: &'static str, len: u64) -> Result<()> {
     Ok(())
 }
 
-fn memfd(len: u64) -> Result<OwnedFd> {
+/// Makes memory of `len` bytes, sealed at that length. Its `name` shows in `/proc`.
+pub(super) fn memfd(name: &CStr, len: u64) -> Result<OwnedFd> {
     let action = "creating an anonymous segment";
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     // Hardened systems insist on "not executable"; kernels before 6.3 do not know it.
     let no_exec = flags | MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
-    let fd = match memfd_create(c"shmccl", no_exec) {
-        Err(Errno::EINVAL) => memfd_create(c"shmccl", flags),
+    let fd = match memfd_create(name, no_exec) {
+        Err(Errno::EINVAL) => memfd_create(name, flags),
         other => other,
     };
     let refused = |errno: Errno| {
@@ -367,7 +371,7 @@ fn write_anew(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Maps the first `len` bytes of `fd`, which the caller knows to be that long.
-fn map(fd: &Arc<OwnedFd>, len: u64) -> Result<Mapping> {
+pub(super) fn map(fd: &Arc<OwnedFd>, len: u64) -> Result<Mapping> {
     use std::os::fd::AsRawFd;
     Mapping::of_mmap(fd, || MmapOptions::new().len(to_usize(len)).map_raw(fd.as_raw_fd()))
         .map_err(|source| limits::refused_mapping("mapping a segment", source))
@@ -406,7 +410,8 @@ fn may_not_seal(fd: BorrowedFd<'_>, found: SealFlag) -> bool {
     !found.contains(SealFlag::F_SEAL_SEAL) && nothing.is_err_and(limits::is_refusal)
 }
 
-fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
+/// Checks that nobody can resize the memory behind `fd`, or keep this process from writing to it.
+pub(super) fn check_seals(fd: BorrowedFd<'_>) -> Result<()> {
     // A descriptor that cannot be sealed at all answers EINVAL: no seals.
     let found = match fcntl(fd, FcntlArg::F_GET_SEALS) {
         Ok(bits) => SealFlag::from_bits_retain(bits),

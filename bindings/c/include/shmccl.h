@@ -1097,6 +1097,28 @@ shmcclResult_t shmcclMemAddress(shmcclComm_t comm,
                                 void **ptr);
 
 /**
+ * Makes the static objects of the program symmetric memory, if a launcher has started it as a
+ * rank. `SHMCCL_STATICS` in the environment says otherwise: 0 never, 1 always. The first call
+ * decides, for the whole process. In place of a call, programs put `SHMCCL_SYMMETRIC_STATICS` at
+ * file scope.
+ *
+ * Other threads are a reason to refuse, but with 1.
+ *
+ * Duties of the caller:
+ * No other thread writes to static objects of the program meanwhile: it would be lost.
+ */
+shmcclResult_t shmcclMapStatics(void);
+
+/**
+ * Returns where `peer` has what lies at `address` of this rank: a static object, or memory that
+ * all ranks have allocated together. It can be read and written there as long as a communicator of
+ * the job is not destroyed. Nothing orders such accesses but calls and signals. For any other
+ * address, and where there is no such peer, it returns NULL, and `shmcclGetLastError` names what
+ * lies there. Memory of `shmcclMemAlloc` is this rank's alone: `shmcclMemLocate` says where it is.
+ */
+void *shmcclPtr(shmcclComm_t comm, const void *address, int peer);
+
+/**
  * Makes `size` bytes of heap memory at `buff` the part of this rank in a window. All ranks call
  * it, each with a size of its own, which may be zero. Memory that belongs to a window is freed
  * after the window.
@@ -1328,7 +1350,17 @@ struct shmcclTable {
     shmcclResult_t (*CommGetStragglers)(shmcclComm_t comm, int *ranks, int *count);
     shmcclResult_t (*Scan)(const void *sendbuff, void *recvbuff, size_t count, shmcclDataType_t datatype, shmcclRedOp_t op, shmcclComm_t comm, shmcclStream_t stream);
     shmcclResult_t (*Exscan)(const void *sendbuff, void *recvbuff, size_t count, shmcclDataType_t datatype, shmcclRedOp_t op, shmcclComm_t comm, shmcclStream_t stream);
+    shmcclResult_t (*MapStatics)(void);
+    void *(*Ptr)(shmcclComm_t comm, const void *address, int peer);
 };
+
+/* At file scope, once in a program: its static objects are symmetric memory from before its other
+ * constructors on. See shmcclMapStatics. */
+#define SHMCCL_SYMMETRIC_STATICS                                                \
+    __attribute__((constructor(101), used)) static void shmcclConstruct(void) { \
+        (void)shmcclMapStatics();                                               \
+    }                                                                           \
+    struct shmcclTable
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -52,6 +52,17 @@ pub(crate) unsafe fn elements<'a, T>(start: *const T, len: usize, name: &str) ->
     Ok(unsafe { std::slice::from_raw_parts(start, len) })
 }
 
+/// Writes `values` one behind the other to where a pointer from C leads. NULL takes none.
+///
+/// # Safety
+/// Unless it is null, as many values can be written at `target`, which are none of these.
+pub(crate) unsafe fn store_all<T: Copy>(target: *mut T, values: &[T]) {
+    if !target.is_null() {
+        // SAFETY: the caller answers for the room.
+        unsafe { target.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use shmccl::sync::Revocation;
 use shmccl::{Communicator, Error, UniqueId};
 
 use crate::answer::{answer, note};
-use crate::arguments::{elements, process_mark, required, unsigned};
+use crate::arguments::{elements, process_mark, required, store_all, unsigned};
 use crate::comm_state::{CommPlace, CommState, RankInit, place_among};
 use crate::failure::{Failure, joined};
 use crate::group::{self, PendingInit};
@@ -174,12 +174,8 @@ pub unsafe extern "C" fn shmcclCommInitAll(comms: *mut shmcclComm_t, nranks: c_i
         check_n_ranks(n_ranks).map_err(Error::from)?;
         let places = (0..n_ranks).map(|_| CommPlace::reserve()).collect::<Result<Vec<_>, _>>()?;
         let handles = prepare_all(places, Communicator::init_all(n_ranks)?)?;
-        for (index, handle) in handles.into_iter().enumerate() {
-            // SAFETY: there are `nranks` of them, for which the caller has room.
-            let place = unsafe { comms.add(index) };
-            // SAFETY: as above.
-            unsafe { place.write(handle) };
-        }
+        // SAFETY: there are `nranks` of them, for which the caller has room.
+        unsafe { store_all(comms, &handles) };
         Ok(())
     })
 }
@@ -298,14 +294,9 @@ pub unsafe extern "C" fn shmcclCommShrink(
             Ok(comm.shrink()?)
         })?;
         *newcomm = place.adopt(shrunk.comm)?;
-        if !lost.is_null() {
-            for (index, rank) in shrunk.lost.iter().enumerate() {
-                // SAFETY: the caller has room for all ranks of `comm`, which these are some of.
-                let place = unsafe { lost.add(index) };
-                // SAFETY: as above.
-                unsafe { place.write(signed(rank.get())) };
-            }
-        }
+        let numbers: Vec<_> = shrunk.lost.iter().map(|rank| signed(rank.get())).collect();
+        // SAFETY: the caller has room for all ranks of `comm`, which these are some of.
+        unsafe { store_all(lost, &numbers) };
         if let Some(nLost) = nLost {
             *nLost = c_int::try_from(shrunk.lost.len()).unwrap_or(c_int::MAX);
         }
@@ -394,7 +385,7 @@ pub unsafe extern "C" fn shmcclCommGetStragglers(
         let named: Vec<_> = places.filter(|place| *place >= 0).collect();
         // SAFETY: there are no more than ranks of the communicator; the caller answers for the
         // rest.
-        unsafe { ranks.copy_from_nonoverlapping(named.as_ptr(), named.len()) };
+        unsafe { store_all(ranks, &named) };
         *count = c_int::try_from(named.len()).unwrap_or(c_int::MAX);
         Ok(())
     })

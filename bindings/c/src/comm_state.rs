@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use shmccl::bootstrap::{Options, ProcessMark};
-use shmccl::comm::Aborter;
+use shmccl::comm::{Aborter, Statics};
 use shmccl::heap::{HeapView, Region};
 use shmccl::shm::Span;
 use shmccl::{Arena, Communicator, Error, Rank, UniqueId};
@@ -27,6 +27,8 @@ pub(crate) struct CommState {
     pub(crate) arena: Arena,
     /// The way to the heaps of the job, whose ranks are numbered as the job does.
     heaps: HeapView,
+    /// The way to the static objects of its ranks.
+    pub(crate) statics: Statics,
     pub(crate) aborter: Aborter,
     /// What its windows signal with, made with the first of them.
     pub(crate) signals: Mutex<Option<Arc<Signals>>>,
@@ -58,6 +60,7 @@ impl CommState {
             membership,
             arena: comm.arena(),
             heaps: comm.heap().view().clone(),
+            statics: comm.statics(),
             aborter: comm.aborter(),
             signals: Mutex::new(None),
             recovery,
@@ -96,6 +99,11 @@ impl CommState {
     /// Returns bytes of the caller's as a region of this rank's heap, if they lie there.
     pub(crate) fn region_of(&self, address: usize, len: u64) -> Option<Region> {
         self.heaps.region_of(address, len)
+    }
+
+    /// Returns whether a region is of that part of the heap which all ranks allocate together.
+    pub(crate) fn is_symmetric(&self, region: Region) -> bool {
+        region.offset.get() + region.len <= self.heaps.watermark()
     }
 
     /// Returns whose heap some bytes lie in, as C has the rank, and where.

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::ScopedJoinHandle;
 
 use shmccl::error::HEAP_OPTION;
+use shmccl::shm::statics::StaticsFault;
 use shmccl::{Error, Rank};
 
 use crate::types::ResultCode;
@@ -98,6 +99,7 @@ fn code_of(error: &Error) -> shmcclResult_t {
         | Error::AlgorithmMismatch { .. }
         | Error::TuningMismatch { .. }
         | Error::Layout { .. } => shmcclMismatch,
+        Error::NotSymmetric { .. } => code_of_statics(error.detail()),
         Error::FailedElsewhere { .. } => shmcclRemoteError,
         Error::Timeout { .. } => shmcclTimeout,
         Error::PeerLost { .. } | Error::DeviceFailed { .. } => shmcclPeerLost,
@@ -113,6 +115,15 @@ fn code_of(error: &Error) -> shmcclResult_t {
     }
 }
 
+fn code_of_statics(fault: Option<&StaticsFault>) -> shmcclResult_t {
+    match fault {
+        Some(StaticsFault::Differs(_)) => shmcclMismatch,
+        Some(StaticsFault::Outside(_)) => shmcclInvalidArgument,
+        Some(StaticsFault::Failed(source)) => code_of(source),
+        _ => shmcclInvalidUsage,
+    }
+}
+
 /// Returns the rank that an error of the engine names.
 fn rank_of(error: &Error) -> Option<Rank> {
     match error {
@@ -125,6 +136,11 @@ fn rank_of(error: &Error) -> Option<Rank> {
         | Error::PutCorrupted { rank } => Some(*rank),
         Error::Timeout { awaited, straggler, .. } => straggler.or(*awaited),
         Error::Revoked { by, awaited } => awaited.or(*by),
+        Error::NotSymmetric { .. } => match error.detail::<StaticsFault>()? {
+            StaticsFault::Lacking(rank) => Some(*rank),
+            StaticsFault::Differs(difference) => Some(difference.rank),
+            _ => None,
+        },
         _ => None,
     }
 }

@@ -50,6 +50,8 @@ mod event;
 
 mod memory;
 
+mod statics;
+
 mod signals;
 
 mod window;
@@ -74,6 +76,7 @@ pub use operations::*;
 pub use plans::*;
 pub use recovery::*;
 pub use signals::*;
+pub use statics::*;
 pub use stream::*;
 pub use table::*;
 pub use types::*;

@@ -62,6 +62,7 @@ table! {
     shmcclRunPlan
     shmcclGetProcess shmcclCommRevokeAwaiting shmcclCommGetStragglers
     shmcclScan shmcclExscan
+    shmcclMapStatics shmcclPtr
 }
 
 /// Returns the table of functions of this version, which lives as long as the program. For another

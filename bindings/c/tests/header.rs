@@ -24,6 +24,16 @@ typedef struct shmcclTable shmcclTable;
 /* Options that are all left to the library. */
 #define SHMCCL_CONFIG_INITIALIZER {sizeof(shmcclConfig_t), 0, 0, 0}";
 
+const STATICS: &str = "
+/* At file scope, once in a program: its static objects are symmetric memory from before its other
+ * constructors on. See shmcclMapStatics. */
+#define SHMCCL_SYMMETRIC_STATICS                                                \\
+    __attribute__((constructor(101), used)) static void shmcclConstruct(void) { \\
+        (void)shmcclMapStatics();                                               \\
+    }                                                                           \\
+    struct shmcclTable
+";
+
 #[test]
 fn the_header_is_the_one_that_the_crate_makes() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -47,7 +57,7 @@ fn header(crate_dir: &Path) -> String {
     // What is a duty to a caller in Rust is one to a caller in C.
     let text = text.replace(" * # Safety\n", " * Duties of the caller:\n");
     let end = text.rfind("#ifdef __cplusplus").unwrap();
-    format!("{}{}\n{}", &text[..end], table(&text), &text[end..])
+    format!("{}{}{STATICS}\n{}", &text[..end], table(&text), &text[end..])
 }
 
 /// Returns the table of functions with their types, each as it is declared in `header`.

@@ -3,7 +3,7 @@
  * Generated from bindings/shmem/src/table.rs; docs/shmem.md lists the calls and tells how to begin.
  *
  * - Every operation on another PE's memory is done when it returns.
- * - Symmetric memory is what shmem_malloc and its kin return.
+ * - Symmetric memory is what shmem_malloc and its kin return, and static objects of the program.
  * - Calls may be made from all threads.
  * - What cannot go on ends the program with one line on the standard error output.
  */

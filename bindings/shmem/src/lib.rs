@@ -34,6 +34,7 @@ mod reduce;
 mod rma;
 mod setup;
 mod signals;
+mod statics;
 mod sync;
 mod teams;
 mod wait;

@@ -143,10 +143,10 @@ impl<T: Word> Set<T> {
 /// It is a word.
 pub(crate) unsafe fn until<T: Word>(call: &'static str, word: *const T, wait: Condition<T>) -> T {
     // SAFETY: the caller's duties are the same.
-    let mut seen = unsafe { T::load(word) };
+    let look = || unsafe { T::load(word) };
+    let mut seen = look();
     wait::until(AwaitedWord::of(call), || {
-        // SAFETY: as above.
-        seen = unsafe { T::load(word) };
+        seen = look();
         wait.holds(&seen)
     });
     seen

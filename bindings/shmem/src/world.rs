@@ -2,7 +2,7 @@
 //! memory of its other ranks.
 //!
 //! The heaps of all ranks lie at one distance from each other. So an address of this rank's heap,
-//! moved by so many distances, is that of another rank.
+//! moved by so many distances, is that of another rank. Static objects are looked up.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,6 +15,7 @@ use shmccl::{Communicator, Error};
 
 use crate::control::{CONTROL_LEN, ControlWords};
 use crate::fail::{fatal, name_rank, or_fatal};
+use crate::statics::StaticObjects;
 
 /// The alignment of the control words, and of all memory that calls allocate.
 pub(crate) const PAGE: u64 = 4096;
@@ -32,6 +33,7 @@ pub(crate) struct World {
     len: usize,
     /// The distance from one rank's heap to that of the next.
     stride: usize,
+    statics: StaticObjects,
     pub(crate) control: ControlWords,
     pub(crate) aborter: Aborter,
     comm: Mutex<Option<Communicator>>,
@@ -106,6 +108,7 @@ impl World {
             own: start.addr().get() - fits(region.offset.get()),
             len: fits(view.shape().len()),
             stride: fits(view.shape().segment_len()),
+            statics: StaticObjects::of(&comm)?,
             control: ControlWords::new(start),
             aborter: comm.aborter(),
             comm: Mutex::new(Some(comm)),
@@ -126,20 +129,31 @@ impl World {
         if rank < self.n { rank } else { fatal(format_args!("PE {pe} of {} does not exist", self.n)) }
     }
 
-    /// Returns whether the bytes from `address` on lie in this rank's heap.
+    /// Returns whether what lies at `address` is in this rank's heap.
     #[inline]
-    pub(crate) fn is_symmetric(&self, address: usize) -> bool {
+    fn is_in_heap(&self, address: usize) -> bool {
         address.wrapping_sub(self.own) < self.len
     }
 
-    /// Returns where `rank` has what this rank has at `address`.
+    /// Returns whether other ranks have something in the place of what lies at `address`.
+    fn is_symmetric(&self, address: usize) -> bool {
+        self.is_in_heap(address) || self.statics.at(address, self.me).is_some()
+    }
+
+    /// Returns where `rank` has what this rank has at `address`. Of this rank any memory will do.
     #[inline]
     pub(crate) fn at<T>(&self, address: *const T, rank: usize) -> *mut T {
-        if self.is_symmetric(address.addr()) || rank == self.me {
+        if self.is_in_heap(address.addr()) || rank == self.me {
             let distance = rank.wrapping_sub(self.me).wrapping_mul(self.stride);
             return address.cast_mut().wrapping_byte_add(distance);
         }
-        fatal(format_args!("{address:p} is no symmetric address: expected memory of shmem_malloc"))
+        let Some(theirs) = self.statics.at(address.addr(), rank) else {
+            fatal(format_args!(
+                "{address:p} is no symmetric address: {}",
+                self.statics.reason(address.addr())
+            ))
+        };
+        std::ptr::with_exposed_provenance_mut(theirs)
     }
 
     /// Returns the address of `region`, which this rank has allocated.

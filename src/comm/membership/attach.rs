@@ -28,6 +28,7 @@ use crate::logs::{EPOCH, step};
 use crate::observe::report_of;
 use crate::rank::Rank;
 use crate::shm::LifeLock;
+use crate::shm::statics::JobStatics;
 use crate::trace::{Recorder, Rings};
 
 /// Returns the trace rings of a member, if it is traced.
@@ -98,7 +99,7 @@ impl AttachedMember {
         let (epoch_id, backing) = (joining.epoch_id, joining.options.backing.clone());
         let shape = HeapShape::new(joining.n_ranks(), joining.options.heap_len)?;
         let mut own = None;
-        let shared = joining.share(|joining| {
+        let mut shared = joining.share(|joining| {
             let rank = joining.rank().expect("only devices create segments");
             let segment = EpochMapping::create_segment(epoch_id, rank, shape, &backing)?;
             let hold = joining.hold.as_ref().map(duplicate).transpose()?;
@@ -110,6 +111,8 @@ impl AttachedMember {
         let control = Control::attach(duplicate(&shared.joining.control)?, shape.n_ranks(), epoch_id)?;
         let segments = shared.segments.iter().map(duplicate).collect::<Result<Vec<_>>>()?;
         let mapped = EpochMapping::attach(epoch_id, shape, control, segments, &backing)?;
+        let statics = std::mem::replace(&mut shared.statics, Ok(Vec::new()));
+        let mapped = mapped.with_statics(JobStatics::attach(shared.joining.rank(), statics)?);
         step("attached to all segments");
         Ok(Self { shared, mapped: Arc::new(mapped), own })
     }

@@ -68,7 +68,14 @@ fn memory_is_taken_by_the_first_allocation_and_reused_when_it_was_freed() {
     let arena = arenas(1, LEN).remove(0);
     assert_eq!(
         arena.usage(),
-        HeapUsage { len: LEN / 4 * 3, free: LEN / 4 * 3, contiguous: LEN / 4 * 3, committed: 0, live: 0 }
+        HeapUsage {
+            len: LEN / 4 * 3,
+            free: LEN / 4 * 3,
+            contiguous: LEN / 4 * 3,
+            committed: 0,
+            live: 0,
+            statics: 0
+        }
     );
     for _ in 0..100 {
         let (a, b) = (arena.alloc::<u8>(100).unwrap(), arena.alloc::<u8>(PIECE).unwrap());

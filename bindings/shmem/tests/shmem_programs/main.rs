@@ -81,6 +81,12 @@ fn waits_signals_and_locks_order_what_ranks_do() {
 }
 
 #[test]
+fn static_objects_are_symmetric_however_the_library_is_linked() {
+    run_as_several(&compiled(&source("statics.c"), false));
+    run_as_several(&compiled(&source("statics.c"), true));
+}
+
+#[test]
 fn every_typed_call_of_the_table_works() {
     let path = library().prefix().join("sweep.c");
     std::fs::write(&path, sweep::program()).unwrap();
