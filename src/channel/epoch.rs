@@ -16,7 +16,7 @@ use crate::rank::Rank;
 use crate::shm::segment::AttachAs;
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Segment, Window};
 use crate::sync::header::HEADER_LEN;
-use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
+use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell, WishCell};
 
 /// Names the segment of `rank` in a job whose segments have names.
 pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
@@ -35,6 +35,7 @@ pub(crate) struct EpochMapping {
     segments: Vec<Arc<Segment>>,
     cells: Vec<SegmentCells>,
     semaphores: Vec<CellSlice<SemaphoreCell>>,
+    lock_wishes: Vec<CellRef<WishCell>>,
     views: Vec<HeapView>,
     windows: HeapWindows,
     boards: Mutex<()>,
@@ -112,6 +113,7 @@ impl EpochMapping {
             control,
             segments,
             semaphores: cells.iter().map(SegmentCells::semaphores).collect(),
+            lock_wishes: cells.iter().map(SegmentCells::lock_wishes).collect(),
             cells,
             views,
             windows: HeapWindows::new(shape.n_ranks(), shape.len())?,
@@ -179,6 +181,11 @@ impl EpochMapping {
     /// Returns the inbound semaphores of `rank`.
     pub(crate) fn semaphores(&self, rank: Rank) -> &CellSlice<SemaphoreCell> {
         &self.semaphores[rank.index()]
+    }
+
+    /// Returns the locks that `rank` waits for.
+    pub(crate) fn lock_wishes(&self, rank: Rank) -> &WishCell {
+        &self.lock_wishes[rank.index()]
     }
 
     /// Returns the heaps of all ranks, as far as `rank` may use them.
