@@ -10,6 +10,7 @@ use shmccl::heap::layout::HeapShape;
 use shmccl::launch::Launch;
 use shmccl_harness::cores::allowed_cpus;
 use shmccl_harness::jobs::{DeviceJob, Screen};
+use shmccl_harness::test::Test;
 
 use crate::failure::UsageError;
 use crate::flags::JobArgs;
@@ -35,6 +36,18 @@ pub(crate) fn share_a_core(args: &JobArgs) -> Result<bool> {
         [Some(first), Some(second)] => first == second,
         _ => allowed_cpus().len() < 2,
     })
+}
+
+/// Says which cores `test` lacks, where this process has too few for it to show anything.
+pub(crate) fn lack_of_cores(test: Test) -> Option<String> {
+    let (needed, words) = match test {
+        Test::FifoRate => (2, "two cores, one to push and one to serve"),
+        Test::Overlap => (3, "three cores, one for the proxy beside those of two devices"),
+        _ => return None,
+    };
+    let cores = allowed_cpus().len();
+    let told = || format!("{} needs {words}; this process may use {cores}", test.name());
+    (cores < needed).then(told)
 }
 
 /// Notes on the screen what a shared core of both ranks means for the figures.

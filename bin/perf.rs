@@ -10,6 +10,7 @@
 //! | [`device`], [`bench`] | what device processes do: one test after the other |
 //! | [`buffers`], [`links`] | the memory of two ranks, and how messages travel |
 //! | [`ping_pong`], [`gets`], [`transfer`], [`rate`] | tests of a pair of ranks, and their limits |
+//! | [`verbs`], [`atomic_rate`] | tests of verbs by rank and offset |
 //! | [`proxy`], [`trace_cost`] | tests of proxies and traces |
 //! | [`barrier`], [`collective`], [`matrix`] | tests of all ranks |
 //! | [`fifo`], [`launching`] | tests of the launcher's own process |
@@ -17,6 +18,7 @@
 //!
 //! Tried by its unit tests and `command nccl_tests:: p2p::`.
 
+mod atomic_rate;
 pub(crate) mod barrier;
 mod bench;
 mod buffers;
@@ -36,6 +38,7 @@ pub(crate) mod report;
 pub(crate) mod spec;
 mod trace_cost;
 mod transfer;
+mod verbs;
 mod view;
 
 use anyhow::Result;
@@ -193,7 +196,7 @@ fn measure(
 fn what_cores_can_show(args: &PerfArgs) -> Result<Vec<(Test, Vec<TestChannel>)>> {
     let mut shown = Vec::new();
     for (test, channels) in args.selected()? {
-        match test.lack_of_cores() {
+        match device_job::lack_of_cores(test) {
             None => shown.push((test, channels)),
             Some(reason) if args.tests.contains(&test) => anyhow::bail!(reason),
             Some(reason) => output::note(&format!("left out: {reason}")),

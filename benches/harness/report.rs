@@ -24,7 +24,7 @@ pub const LEVEL: f64 = 0.05;
 pub type FigureOf = fn(&mut PerfRow) -> &mut Option<f64>;
 
 /// What repetitions of a measurement may give differently, by its key in JSON.
-pub const FIGURES: [(&str, FigureOf); 14] = [
+pub const FIGURES: [(&str, FigureOf); 15] = [
     ("min_ns", |row| &mut row.times.min_ns),
     ("p50_ns", |row| &mut row.times.p50_ns),
     ("p99_ns", |row| &mut row.times.p99_ns),
@@ -35,6 +35,7 @@ pub const FIGURES: [(&str, FigureOf); 14] = [
     ("ratio", |row| &mut row.limit.ratio),
     ("device_cpu_ns", |row| &mut row.device_cpu_ns),
     ("overlap", |row| &mut row.overlap),
+    ("share_ratio", |row| &mut row.share_ratio),
     ("fifo_depth", |row| &mut row.fifo.depth),
     ("fifo_depth_p50", |row| &mut row.fifo.depth_p50),
     ("stall_share", |row| &mut row.fifo.stall_share),
@@ -85,6 +86,9 @@ pub struct PerfRow {
     pub device_cpu_ns: Option<f64>,
     /// How much of the transfer was hidden behind computation, from none (0) to all (1).
     pub overlap: Option<f64>,
+    /// Operations of the rank that did most while all took turns, for one of the rank that did
+    /// fewest.
+    pub share_ratio: Option<f64>,
     /// The fifo of a proxied test.
     #[serde(flatten)]
     pub fifo: RowFifo,
@@ -452,7 +456,8 @@ mod tests {
              \"bytes\":8,\"iterations\":5,\"samples\":5,\"operations_per_sample\":2,\"min_ns\":1.0,\
              \"p50_ns\":2.5,\"p99_ns\":null,\"max_ns\":4.0,\"gb_per_s\":3.2,\
              \"per_s\":400000000.0,\"limit\":\"plain copy (memcpy)\",\"limit_p50_ns\":2.0,\"ratio\":1.25,\
-             \"device_cpu_ns\":10.0,\"overlap\":0.5,\"fifo_depth\":512.0,\"fifo_depth_p50\":256.0,\
+             \"device_cpu_ns\":10.0,\"overlap\":0.5,\"share_ratio\":null,\"fifo_depth\":512.0,\
+             \"fifo_depth_p50\":256.0,\
              \"pushes\":1000,\"stalls\":3,\"stall_share\":0.003,\"sibling_slices\":0.25,\"probe_ns\":130.0,\
              \"spread\":{\"ratio\":[1.0,1.5]},\"wrong\":0,\"from\":0,\"to\":1,\"from_core\":0,\"to_core\":null}"
         );

@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 use shmccl::collective::Operation;
 use shmccl::comm::CollectiveCall;
 
-use crate::cores::allowed_cpus;
-
 /// Declares [`Test`]: what each test that is no operation measures, and its name.
 macro_rules! tests {
     ($($(#[doc = $measures:literal])+ $test:ident $name:literal $($default:ident)?,)+) => {
@@ -45,6 +43,18 @@ tests! {
     PutBidirectional "put_bidirectional",
     /// Small puts with signal per second
     MessageRate "message_rate",
+    /// An element written by rank and offset, again and again, while its line stays in the cache
+    ElementPut "p_latency",
+    /// An element read by rank and offset, of which each tells where the next one is
+    ElementGet "g_latency",
+    /// An atomic operation on a word whose line stays in the cache
+    AtomicLatency "atomic_latency",
+    /// Atomic operations of all ranks on one word, per second
+    AtomicRate "atomic_rate",
+    /// Setting a word by rank and offset to the end of wait_until for it, one way
+    WaitUntilLatency "wait_until_latency",
+    /// put_signal of 8 bytes to the end of wait_until for its word, one way
+    PutSignalLatency "put_signal_latency",
     /// Triggers pushed and served per second, by producers and fifos
     FifoRate "fifo_rate",
     /// Push of a trigger until the peer has its data, one way, and until the device that pushed
@@ -143,18 +153,6 @@ impl Test {
     /// Returns whether device processes do it: all but the fifo between threads of the launcher.
     pub fn starts_processes(self) -> bool {
         self != Self::FifoRate
-    }
-
-    /// Says which cores it lacks, where this process has too few for it to show anything.
-    pub fn lack_of_cores(self) -> Option<String> {
-        let (needed, words) = match self {
-            Self::FifoRate => (2, "two cores, one to push and one to serve"),
-            Self::Overlap => (3, "three cores, one for the proxy beside those of two devices"),
-            _ => return None,
-        };
-        let cores = allowed_cpus().len();
-        let told = || format!("{} needs {words}; this process may use {cores}", self.name());
-        (cores < needed).then(told)
     }
 
     /// Returns whether it runs only when named: it prints a table of its own, or takes long.

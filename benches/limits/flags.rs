@@ -13,6 +13,7 @@
 //! | Y2 commit | `BareProducer::push` | `BareConsumer::peek` | the slot's first word |
 //! | Y3 reuse | `BareConsumer::pop` | `BareProducer::has_room` | the slot may be overwritten |
 //! | Y4 meet | `BareBarrier::meet`: the add | its last load | everything before |
+//! | Y5 add | `BareFlag::add` | `BareFlag::spin` | everything before |
 
 use std::ops::Deref;
 #[cfg(not(loom))]
@@ -50,7 +51,14 @@ impl BareFlag {
         self.value.store(value, Ordering::Release); // Y1 flag
     }
 
-    /// Returns whether the flag shows `value` or more, acquiring everything before it (Y1).
+    /// Adds `value`, and publishes everything before (Y5). It takes until this core has the line,
+    /// for which a store need not wait.
+    #[inline]
+    pub fn add(&self, value: u64) {
+        self.value.fetch_add(value, Ordering::Release); // Y5 add
+    }
+
+    /// Returns whether the flag shows `value` or more, acquiring everything before it (Y1, Y5).
     #[inline]
     #[must_use]
     pub fn shows(&self, value: u64) -> bool {

@@ -7,13 +7,14 @@
 //! | module | limit of |
 //! |---|---|
 //! | [`flags`] | signals, fifos and barriers |
+//! | [`words`] | verbs on single words |
 //! | [`sum`] | reductions |
 //! | [`staged`] | reductions of memory that no other rank reaches |
 //! | [`heap`], [`eager`], [`staged_sum`] | operations of all ranks, on their [`rank_buffers`] |
 //! | [`stopwatch`] | nothing: a clock for very short operations |
 //!
-//! Unsafe code is confined to `sum`, `staged` and the layouts of `flags`, under the trust model of
-//! [`shmccl::shm`].
+//! Unsafe code is confined to `sum`, `staged` and the layouts of `flags` and `words`, under the
+//! trust model of [`shmccl::shm`].
 //!
 //! Tried by its unit tests.
 #![deny(unsafe_code)]
@@ -35,3 +36,5 @@ pub mod staged_sum;
 pub mod stopwatch;
 #[cfg(not(loom))]
 pub mod sum;
+#[cfg(not(loom))]
+pub mod words;

@@ -1,4 +1,4 @@
-//! Models of the flags (Y1 to Y4).
+//! Models of the flags (Y1 to Y5).
 
 use loom::{sync::Arc, thread};
 use shmccl::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +42,25 @@ fn y1_a_flag_carries_what_came_before_it() {
         shared.0.spin(1);
         assert_eq!(shared.1.read(), 7);
         setter.join().unwrap();
+    });
+}
+
+#[test]
+fn y5_what_is_added_to_a_flag_carries_what_came_before_it() {
+    model(|| {
+        let shared = Arc::new((BareFlag::new(0), [Ghost::new(), Ghost::new()]));
+        let adding = [0, 1].map(|number| {
+            let theirs = Arc::clone(&shared);
+            thread::spawn(move || {
+                theirs.1[number].write(7);
+                theirs.0.add(1);
+            })
+        });
+        shared.0.spin(2);
+        assert_eq!([shared.1[0].read(), shared.1[1].read()], [7, 7]);
+        for thread in adding {
+            thread.join().unwrap();
+        }
     });
 }
 

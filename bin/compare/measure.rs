@@ -56,7 +56,7 @@ const PROXIED: Option<TestChannel> = Some(TestChannel::Port);
 pub(super) fn puts(args: &CompareArgs) -> Result<Series> {
     let sizes = args.sweep.sizes()?;
     let common = spec(args)?;
-    let overlap_left_out = Test::Overlap.lack_of_cores();
+    let overlap_left_out = device_job::lack_of_cores(Test::Overlap);
     let jobs = &JOBS[..if overlap_left_out.is_some() { 2 } else { 3 }];
     let figures: usize = jobs.iter().map(|(_, tests)| tests.len() * sizes.len()).sum();
     let progress = output::progress(common.rounds * figures as u64);

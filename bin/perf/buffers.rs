@@ -171,6 +171,13 @@ impl PairBuffers {
         Ok(flags)
     }
 
+    /// Returns where word number `index` is in either heap, after this rank has made its own zero.
+    /// Words are those of the bare flags.
+    pub(crate) fn word(&self, comm: &Communicator, index: u64) -> Result<HeapOffset> {
+        self.flags(comm, index)?;
+        Ok(HeapOffset::new(self.flags.offset.get() + 128 * index))
+    }
+
     /// Returns the limit of a put with signal: a copy by `kernel` and bare flags number `pair`.
     pub(crate) fn copy_and_flag(
         &self,
@@ -239,7 +246,8 @@ impl PairBuffers {
         Ok([self.payload(comm, self.first(self.out))?, self.payload(comm, self.first(self.into))?])
     }
 
-    fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<PayloadEnd<L>> {
+    /// Returns messages over `link`.
+    pub(crate) fn over<L: MessageLink>(&self, comm: &Communicator, link: L) -> Result<PayloadEnd<L>> {
         let [outgoing, incoming] = self.messages(comm)?;
         Ok(PayloadEnd { link, outgoing, incoming, stamped: self.stamped() })
     }

@@ -9,6 +9,7 @@ use shmccl::{Collectives, Communicator};
 use shmccl_harness::interleave::Contender;
 use shmccl_harness::sync::{PairSync, RankPair};
 use shmccl_harness::test::{Test, TestChannel};
+use shmccl_limits::words::RING;
 
 use super::bench::{TestBench, copy_kernels};
 use super::buffers::PairBuffers;
@@ -79,6 +80,12 @@ impl TestBench<'_> {
             Test::PutBidirectional => self.pair_measures(sync, sizes, Self::put_bidirectional),
             Test::MessageRate => self.pair_measures(sync, &[WINDOW * MESSAGE], Self::message_rate),
             Test::ProxyRoundTrip => self.pair_measures(sync, &[8], Self::proxy_round_trip),
+            Test::ElementPut => self.pair_measures(sync, &[8], Self::element_put),
+            Test::ElementGet => self.pair_measures(sync, &[8 * RING as u64], Self::element_get),
+            Test::AtomicLatency => self.pair_measures(sync, &[8], Self::atomic_latency),
+            Test::AtomicRate => self.atomic_rate(),
+            Test::WaitUntilLatency => self.pair_measures(sync, &[8], Self::wait_until_latency),
+            Test::PutSignalLatency => self.pair_measures(sync, &[8], Self::put_signal_latency),
             Test::Overlap => self.pair_measures(sync, sizes, Self::overlap),
             Test::Barrier => self.barrier(),
             Test::TraceCost => self.trace_cost(sync),

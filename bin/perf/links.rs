@@ -146,6 +146,24 @@ impl MessageLink for CopyFlagLink {
     }
 }
 
+/// The limit of a put that adds to a word behind it.
+#[derive(Debug)]
+pub(crate) struct CopyAddLink(pub(crate) CopyFlagLink);
+
+impl MessageLink for CopyAddLink {
+    #[inline]
+    fn send(&mut self, _seq: u64) -> Result<()> {
+        self.0.source.copy_with(self.0.kernel, &self.0.remote)?;
+        self.0.flags.theirs.add(1);
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, seq: u64) -> Result<()> {
+        self.0.flags.receive(seq)
+    }
+}
+
 /// A signal over any channel.
 #[derive(Debug)]
 pub(crate) struct SignalLink<C> {

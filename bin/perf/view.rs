@@ -13,7 +13,7 @@ type PerfColumn = (&'static str, fn(&PerfRow) -> Option<String>);
 /// How many columns, from the first, hold words and not figures.
 const WORDS: usize = 3;
 
-const COLUMNS: [PerfColumn; 23] = [
+const COLUMNS: [PerfColumn; 24] = [
     (TEST, |row| Some(row.test.name().to_owned())),
     ("channel", |row| row.channel.map(|channel| channel.name().to_owned())),
     ("variant", |row| row.variant.clone()),
@@ -26,6 +26,7 @@ const COLUMNS: [PerfColumn; 23] = [
     ("max", |row| row.told("max_ns", format_ns)),
     ("GB/s", |row| row.told("gb_per_s", three_digits)),
     ("M/s", |row| row.told("per_s", |per_s| three_digits(per_s / 1e6))),
+    ("most/least", |row| row.told("share_ratio", three_digits)),
     ("overlap", |row| row.told("overlap", percent)),
     ("device CPU", |row| row.told("device_cpu_ns", format_ns)),
     ("depth p50", |row| row.told("fifo_depth_p50", whole)),

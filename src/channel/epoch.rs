@@ -17,7 +17,7 @@ use crate::shm::segment::AttachAs;
 use crate::shm::statics::{JobStatics, StaticsFault};
 use crate::shm::{Backing, CellRef, CellSlice, Expected, HostKernel, Segment, Window};
 use crate::sync::header::HEADER_LEN;
-use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell};
+use crate::sync::{ActivityCell, LifeCell, RevokeCell, SemaphoreCell, WishCell};
 
 /// Names the segment of `rank` in a job whose segments have names.
 pub(crate) fn segment_name(prefix: &str, rank: Rank) -> String {
@@ -36,6 +36,7 @@ pub(crate) struct EpochMapping {
     segments: Vec<Arc<Segment>>,
     cells: Vec<SegmentCells>,
     semaphores: Vec<CellSlice<SemaphoreCell>>,
+    lock_wishes: Vec<CellRef<WishCell>>,
     views: Vec<HeapView>,
     windows: HeapWindows,
     statics: JobStatics,
@@ -114,6 +115,7 @@ impl EpochMapping {
             control,
             segments,
             semaphores: cells.iter().map(SegmentCells::semaphores).collect(),
+            lock_wishes: cells.iter().map(SegmentCells::lock_wishes).collect(),
             cells,
             views,
             windows: HeapWindows::new(shape.n_ranks(), shape.len())?,
@@ -187,6 +189,11 @@ impl EpochMapping {
     /// Returns the inbound semaphores of `rank`.
     pub(crate) fn semaphores(&self, rank: Rank) -> &CellSlice<SemaphoreCell> {
         &self.semaphores[rank.index()]
+    }
+
+    /// Returns the locks that `rank` waits for.
+    pub(crate) fn lock_wishes(&self, rank: Rank) -> &WishCell {
+        &self.lock_wishes[rank.index()]
     }
 
     /// Returns the heaps of all ranks, as far as `rank` may use them.

@@ -14,10 +14,11 @@ pub(crate) enum WaitKind {
     /// [`Communicator::prepare`](crate::Communicator::prepare).
     Prepare,
     WaitUntil,
+    Lock,
 }
 
 impl WaitKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Wait,
         Self::RelaxedWait,
         Self::UnpackPackets,
@@ -25,6 +26,7 @@ impl WaitKind {
         Self::Flush,
         Self::Prepare,
         Self::WaitUntil,
+        Self::Lock,
     ];
 
     /// Returns its name, as errors give it.
@@ -37,6 +39,7 @@ impl WaitKind {
             Self::Flush => "flush",
             Self::Prepare => "prepare",
             Self::WaitUntil => "wait_until",
+            Self::Lock => "lock",
         }
     }
 
@@ -57,7 +60,7 @@ mod tests {
             assert_eq!(WaitKind::from_code(kind as u64), Some(kind));
             assert!(Operation::ALL.iter().all(|operation| *operation as u64 != kind as u64));
         }
-        assert_eq!([0, 127, 135, u64::MAX].map(WaitKind::from_code), [None; 4]);
+        assert_eq!([0, 127, 136, u64::MAX].map(WaitKind::from_code), [None; 4]);
         assert_eq!(WaitKind::Prepare.name(), Operation::Prepare.name());
     }
 }

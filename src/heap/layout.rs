@@ -13,6 +13,7 @@
 //! | [`ROSTER`] | 128 | how often producers have come or gone | the rank's threads | its proxy |
 //! | [`ARENA_LEN`] | 128 | how much of the heap's end the arena has memory for | the rank | all |
 //! | [`WORD_PARK`] | 128 | the rank asleep (no word changed) | the rank, its peers | both |
+//! | [`LOCK_WISHES`] | 128 | [`WishCell`]: locks that it waits for | the rank's threads | all |
 //! | [`SEMAPHORES`] | 16 x 128 per rank | inbound semaphores, by id | one sender each | the rank |
 //! | [`HEAP`] | as long as asked for | this rank's part of the symmetric heap | all | all |
 //!
@@ -31,7 +32,7 @@ use crate::shm::segment::{MAX_LEN, PAGE};
 use crate::shm::{Backing, CellRef, CellSlice, Identity, Mapping, Segment, SharedLayout};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::header::HEADER_LEN;
-use crate::sync::{ParkCell, SemaphoreCell};
+use crate::sync::{ParkCell, SemaphoreCell, WishCell};
 
 /// How many trigger fifos a rank has.
 pub const N_FIFOS: u32 = 8;
@@ -59,6 +60,8 @@ pub const ROSTER: u64 = 0x25900;
 pub const ARENA_LEN: u64 = 0x25980;
 /// Where the park cell is that the rank sleeps on until some word of its heap changes.
 pub const WORD_PARK: u64 = 0x25a00;
+/// Where the rank's wishes for locks are.
+pub const LOCK_WISHES: u64 = 0x25a80;
 /// Where the semaphores start.
 pub const SEMAPHORES: u64 = 0x26000;
 /// The most bytes that are in use before the heap: those of [`MAX_RANKS`] ranks.
@@ -100,7 +103,9 @@ const _: () = {
     assert!(MESSAGE_PARK + PARK_STRIDE == ROSTER);
     assert!(ROSTER + 128 == ARENA_LEN);
     assert!(ARENA_LEN + 128 == WORD_PARK);
-    assert!(WORD_PARK + PARK_STRIDE <= SEMAPHORES && SEMAPHORES.is_multiple_of(PAGE) && CONTROL_LEN <= HEAP);
+    assert!(WORD_PARK + PARK_STRIDE == LOCK_WISHES);
+    assert!(LOCK_WISHES + size_of::<WishCell>() as u64 <= SEMAPHORES);
+    assert!(SEMAPHORES.is_multiple_of(PAGE) && CONTROL_LEN <= HEAP);
 };
 
 /// How many heaps a job has, and how long each of them is.
@@ -252,6 +257,12 @@ impl SegmentCells {
         self.cell(WORD_PARK)
     }
 
+    /// Returns the locks that threads of the rank wait for.
+    #[must_use]
+    pub fn lock_wishes(&self) -> CellRef<WishCell> {
+        self.cell(LOCK_WISHES)
+    }
+
     /// Returns where the rank tells its proxy thread that a producer of one of its fifos has come
     /// or gone.
     #[must_use]
@@ -304,6 +315,7 @@ mod tests {
         places.push(place(std::slice::from_ref(&*cells.watermark())));
         places.push(place(std::slice::from_ref(&*cells.message_park())));
         places.push(place(std::slice::from_ref(&*cells.word_park())));
+        places.push(place(std::slice::from_ref(&*cells.lock_wishes())));
         places.push(place(std::slice::from_ref(&*cells.roster())));
         places.push(place(std::slice::from_ref(&*cells.arena_len())));
         for index in 0..N_FIFOS {

@@ -10,7 +10,7 @@ use crate::sync::header::SegmentHeader;
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
     ActivityCell, AgreementCell, BarrierCell, CursorCell, HeartbeatCell, LifeCell, ParkCell, PostCell,
-    ProgressCell, RecordCell, RevokeCell, SemaphoreCell,
+    ProgressCell, RecordCell, RevokeCell, SemaphoreCell, WishCell,
 };
 
 /// A type that may be looked at in memory which other processes write at the same time.
@@ -62,6 +62,8 @@ unsafe impl SharedLayout for RevokeCell {}
 // SAFETY: `repr(C)` and atomic integers throughout, the reserved ones included (see its field
 // table).
 unsafe impl SharedLayout for SemaphoreCell {}
+// SAFETY: as above.
+unsafe impl SharedLayout for WishCell {}
 // SAFETY: `repr(C)` and atomic integers throughout (see its field table).
 unsafe impl SharedLayout for shmccl_proxy::FifoHeader {}
 // SAFETY: `repr(C)` and an atomic integer (see its field table).

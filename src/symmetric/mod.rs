@@ -10,6 +10,7 @@
 //! | `signal.rs` | words that are raised behind a put |
 //! | `waits.rs` | waiting for own words, and testing them |
 //! | `word_set.rs` | several words that are waited for together |
+//! | `lock.rs` | locks |
 //! | `atom.rs` | which elements can be changed atomically |
 //! | `atomics.rs` | atomic operations on one element |
 //! | `order.rs` | `fence`, `quiet` |
@@ -23,6 +24,7 @@
 //! | `add`, `and`, `or`, `xor`, and `fetch_` before them | `atomic_` and the same name |
 //! | `put_signal`, `copy_signal`, `signal` | `put_signal`, `signal_set`, `signal_add` |
 //! | `wait_until`, `test`, and `_any`, `_all`, `_some` | the same, also `_vector` |
+//! | `lock`, `try_lock`, `unlock` | `set_lock`, `test_lock`, `clear_lock` |
 //! | `fence`, `quiet`, `pe_quiet` | the same |
 //!
 //! # Ordering
@@ -34,6 +36,7 @@
 
 mod atom;
 mod atomics;
+mod lock;
 mod order;
 mod range;
 mod signal;
@@ -44,6 +47,7 @@ mod word_set;
 use std::sync::Arc;
 
 pub use atom::{Atom, IntegerAtom};
+pub use lock::Acquired;
 pub use signal::{SignalOp, WordSignal};
 pub use strided::StridedBlocks;
 pub use waits::Comparison;

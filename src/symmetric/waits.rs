@@ -18,7 +18,7 @@ use crate::trace::Verb;
 const LONGEST_NAP: Duration = Duration::from_millis(20);
 
 /// The operation in whose name a test fails.
-const TEST: &str = "test";
+pub(super) const TEST: &str = "test";
 
 /// How a word has to stand to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +53,24 @@ impl Comparison {
     }
 }
 
-/// A wait for words of a rank's own heap.
+/// A wait for words of a heap.
 #[derive(Debug)]
-struct WordWait<'a>(&'a RankContext);
+struct WordWait<'a> {
+    context: &'a RankContext,
+    kind: WaitKind,
+}
 
 impl LongWait for WordWait<'_> {
     fn context(&self) -> &RankContext {
-        self.0
+        self.context
     }
 
     fn stop(&self) -> Option<Stop> {
-        self.0.watch(None).check()
+        self.context.watch(None).check()
     }
 
     fn seen(&self) -> WaitingIn {
-        WaitingIn { call: None, kind: WaitKind::WaitUntil as u64, step: 0, awaited: RankSet::default() }
+        WaitingIn { call: None, kind: self.kind as u64, step: 0, awaited: RankSet::default() }
     }
 
     fn longest_sleep(&self, slept: u32) -> Duration {
@@ -90,7 +93,9 @@ impl Symmetric {
     pub fn wait_until<T: Atom>(&self, word: HeapOffset, comparison: Comparison, value: T) -> Result<T> {
         self.verb(Verb::WAIT_UNTIL, self.rank, 0, |all| {
             let word = all.own_word::<T>(word)?;
-            all.until(|| Some(T::from_bits(word.fetch())).filter(|found| comparison.holds(*found, value)))
+            all.until(WaitKind::WaitUntil, || {
+                Some(T::from_bits(word.fetch())).filter(|found| comparison.holds(*found, value))
+            })
         })
     }
 
@@ -104,7 +109,9 @@ impl Symmetric {
     /// has ended.
     #[inline]
     pub fn test<T: Atom>(&self, word: HeapOffset, comparison: Comparison, value: T) -> Result<bool> {
-        self.tested(false, |all| Ok(comparison.holds(T::from_bits(all.own_word::<T>(word)?.fetch()), value)))
+        self.tested(TEST, false, |all| {
+            Ok(comparison.holds(T::from_bits(all.own_word::<T>(word)?.fetch()), value))
+        })
     }
 
     #[inline]
@@ -114,21 +121,27 @@ impl Symmetric {
 
     /// Returns what `test` says, after a pause when that is `failed`.
     #[inline]
-    pub(super) fn tested<T: PartialEq>(&self, failed: T, test: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        self.context.present(TEST)?;
+    pub(super) fn tested<T: PartialEq>(
+        &self,
+        operation: &'static str,
+        failed: T,
+        test: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        self.context.present(operation)?;
         let found = test(self)?;
-        if found == failed { self.give_way().map(|()| found) } else { Ok(found) }
+        if found == failed { self.give_way(operation).map(|()| found) } else { Ok(found) }
     }
 
     #[cold]
-    fn give_way(&self) -> Result<()> {
+    fn give_way(&self, operation: &'static str) -> Result<()> {
         self.kernel.yield_now();
-        self.context.check(TEST)
+        self.context.check(operation)
     }
 
-    /// Waits until `poll`, which looks at words of this rank, returns something.
+    /// Waits until `poll`, which looks at words of a heap, returns something. Whoever changes them
+    /// wakes this rank.
     #[inline]
-    pub(super) fn until<R>(&self, mut poll: impl FnMut() -> Option<R>) -> Result<R> {
+    pub(super) fn until<R>(&self, kind: WaitKind, mut poll: impl FnMut() -> Option<R>) -> Result<R> {
         let mut found = poll();
         // A short wait is spent right here, without a watch and a deadline.
         let is_there = found.is_some()
@@ -136,16 +149,15 @@ impl Symmetric {
                 found = poll();
                 found.is_some()
             });
-        found.filter(|_| is_there).map_or_else(|| self.wait_long(poll), Ok)
+        found.filter(|_| is_there).map_or_else(|| self.wait_long(kind, poll), Ok)
     }
 
     #[inline(never)]
-    fn wait_long<R>(&self, poll: impl FnMut() -> Option<R>) -> Result<R> {
-        let watch = EpochWatch(WordWait(&self.context));
+    fn wait_long<R>(&self, kind: WaitKind, poll: impl FnMut() -> Option<R>) -> Result<R> {
+        let watch = EpochWatch(WordWait { context: &self.context, kind });
         let waiting = self.context.waiting(&watch);
         let park = &self.target(self.rank)?.park;
-        let name = WaitKind::WaitUntil.name();
-        wait_until(&waiting, park, poll).map_err(|stop| self.context.error(&waiting, stop, name, None))
+        wait_until(&waiting, park, poll).map_err(|stop| self.context.error(&waiting, stop, kind.name(), None))
     }
 }
 

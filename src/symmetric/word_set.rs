@@ -1,6 +1,8 @@
 //! Several words of this rank's own heap, waited for and tested together.
 
+use super::waits::TEST;
 use super::{Atom, Comparison, Symmetric};
+use crate::channel::WaitKind;
 use crate::error::{Error, Result};
 use crate::heap::{HeapOffset, Region};
 use crate::sync::AtomicWord;
@@ -77,7 +79,7 @@ impl Symmetric {
     pub fn wait_until_any<T: Atom>(&self, set: WordSet<'_, T>) -> Result<Option<usize>> {
         self.verb(Verb::WAIT_UNTIL, self.rank, 0, |all| {
             let found = all.find(set)?;
-            if found.is_empty() { Ok(None) } else { all.until(|| found.any()).map(Some) }
+            if found.is_empty() { Ok(None) } else { all.until(WaitKind::WaitUntil, || found.any()).map(Some) }
         })
     }
 
@@ -89,7 +91,7 @@ impl Symmetric {
         self.verb(Verb::WAIT_UNTIL, self.rank, 0, |all| {
             let found = all.find(set)?;
             let mut left = found.included().peekable();
-            all.until(|| {
+            all.until(WaitKind::WaitUntil, || {
                 while left.next_if(|index| found.holds(*index)).is_some() {}
                 left.peek().is_none().then_some(())
             })
@@ -108,7 +110,7 @@ impl Symmetric {
             if found.is_empty() {
                 return Ok(0);
             }
-            all.until(|| Some(found.some(indices)).filter(|count| *count > 0))
+            all.until(WaitKind::WaitUntil, || Some(found.some(indices)).filter(|count| *count > 0))
         })
     }
 
@@ -118,7 +120,7 @@ impl Symmetric {
     /// [`Error::WrongCount`] as [`Symmetric::wait_until_any`]; otherwise those of
     /// [`Symmetric::test`].
     pub fn test_any<T: Atom>(&self, set: WordSet<'_, T>) -> Result<Option<usize>> {
-        self.tested(None, |all| Ok(all.find(set)?.any()))
+        self.tested(TEST, None, |all| Ok(all.find(set)?.any()))
     }
 
     /// Returns whether all elements of the set are as wanted.
@@ -126,7 +128,7 @@ impl Symmetric {
     /// # Errors
     /// Fails as [`Symmetric::test_any`] does.
     pub fn test_all<T: Atom>(&self, set: WordSet<'_, T>) -> Result<bool> {
-        self.tested(false, |all| {
+        self.tested(TEST, false, |all| {
             let found = all.find(set)?;
             Ok(found.included().all(|index| found.holds(index)))
         })
@@ -139,7 +141,7 @@ impl Symmetric {
     /// [`Error::WrongCount`] as [`Symmetric::wait_until_some`]; otherwise those of
     /// [`Symmetric::test`].
     pub fn test_some<T: Atom>(&self, set: WordSet<'_, T>, indices: &mut [usize]) -> Result<usize> {
-        self.tested(0, |all| Ok(all.find_with_room(set, indices)?.some(indices)))
+        self.tested(TEST, 0, |all| Ok(all.find_with_room(set, indices)?.some(indices)))
     }
 
     /// Finds the words of a set.

@@ -35,7 +35,7 @@ use crate::error::{Result, check_layout};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"shmccl\x01\xf5");
 
 /// Version of everything that processes share. Changes when any shared layout changes.
-pub const LAYOUT_VERSION: u32 = 15;
+pub const LAYOUT_VERSION: u32 = 16;
 
 /// Bytes at the start of a segment that belong to the header.
 pub const HEADER_LEN: u64 = 256;

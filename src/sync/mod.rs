@@ -17,6 +17,7 @@
 //! | `regroup` | survivors of an epoch go on together | G1, G2 |
 //! | [`life`] | a rank's presence, which the system withdraws at its death; its heartbeat | L1 |
 //! | [`word`] | words of the heap that any rank changes | W1, W2, W3 |
+//! | [`lock`] | locks in the heap, which outlive their holders | K1, K2 |
 //! | [`plain`] | single words that order nothing | none |
 //! | [`activity`] | what a rank tells of itself to whoever looks on | none |
 //! | [`record`] | a ring in which a thread notes what it does | none |
@@ -40,6 +41,7 @@ pub mod header;
 pub mod interrupt;
 pub mod kernel;
 pub mod life;
+pub mod lock;
 #[cfg(all(test, loom))]
 mod models;
 pub mod park;
@@ -57,6 +59,7 @@ pub use agreement::{AGREEMENT_WORDS, Agreement, AgreementCell};
 pub use barrier::{Barrier, BarrierCell, BarrierPurpose};
 pub use kernel::{Kernel, SleepWord};
 pub use life::{HeartbeatCell, LifeCell, LifeStatus};
+pub use lock::WishCell;
 pub use park::{Latch, ParkCell};
 pub use post::{POST_WORDS, PostCell, ProgressCell};
 pub use record::{CursorCell, KeptRecords, RECORD_WORDS, RecordCell, RecordRing};

@@ -26,6 +26,7 @@ use crate::rank::Rank;
 
 mod barriers;
 mod endings;
+mod locks;
 mod membarrier;
 mod posts;
 mod regroup;

@@ -58,6 +58,8 @@ verbs! {
     LONG_WAIT = "long wait",
     ATOMIC = "atomic",
     WAIT_UNTIL = "wait_until",
+    LOCK = "lock",
+    UNLOCK = "unlock",
 }
 
 impl Verb {

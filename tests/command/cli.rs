@@ -288,6 +288,19 @@ fn perf_runs_every_test_and_gives_each_figure_its_limit() {
     for test in ["limits", "signal_latency", "put_bandwidth", "message_rate", "barrier", "launch"] {
         assert!(rows.iter().any(|row| row["test"] == test), "{test}");
     }
+    let variants = |test: &str| {
+        let rows = rows.iter().filter(|row| row["test"] == test);
+        rows.map(|row| row["variant"].as_str().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(variants("p_latency"), ["write", "write and quiet"]);
+    assert_eq!((variants("g_latency"), variants("wait_until_latency")), (vec!["read"], vec![""]));
+    assert_eq!(variants("atomic_latency"), ["fetch_add", "compare_swap", "swap", "fetch_add of f64"]);
+    assert_eq!(variants("put_signal_latency"), ["SET", "SET", "ADD", "ADD"]);
+    assert_eq!(variants("atomic_rate"), ["fetch_add", "fetch_add of f64"]);
+    // Both ranks have taken their share, or one has found the core taken all the time.
+    let rates = rows.iter().filter(|row| row["test"] == "atomic_rate");
+    assert!(rates.clone().all(|row| row["per_s"].as_f64().unwrap() > 0.0), "{table}");
+    assert!(rates.filter_map(|row| row["share_ratio"].as_f64()).all(|ratio| ratio >= 1.0), "{table}");
     // A proxy beside two devices has something to show on a core of its own only.
     let has_overlap = rows.iter().any(|row| row["test"] == "overlap");
     assert!(has_overlap != error.contains("left out: overlap needs three cores"), "{error}");

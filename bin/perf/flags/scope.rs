@@ -96,6 +96,12 @@ fn has_sizes(test: Test) -> bool {
         test,
         Test::SignalLatency
             | Test::MessageRate
+            | Test::ElementPut
+            | Test::ElementGet
+            | Test::AtomicLatency
+            | Test::AtomicRate
+            | Test::WaitUntilLatency
+            | Test::PutSignalLatency
             | Test::FifoRate
             | Test::ProxyRoundTrip
             | Test::Barrier
@@ -107,5 +113,8 @@ fn has_sizes(test: Test) -> bool {
 /// Returns whether data are checked on request only. A signal, a barrier and a start carry none;
 /// those of the fifo are always checked.
 fn checks_on_request(test: Test) -> bool {
-    !matches!(test, Test::SignalLatency | Test::FifoRate | Test::Barrier | Test::Launch)
+    !matches!(
+        test,
+        Test::SignalLatency | Test::WaitUntilLatency | Test::FifoRate | Test::Barrier | Test::Launch
+    )
 }

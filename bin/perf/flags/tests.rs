@@ -60,7 +60,7 @@ fn flags_that_scripts_for_nccl_tests_have_are_taken_where_they_change_nothing() 
 
 #[test]
 fn no_test_named_means_all_and_a_test_named_twice_runs_once() {
-    assert_eq!(perf(&[]).selected().unwrap().len(), 13);
+    assert_eq!(perf(&[]).selected().unwrap().len(), 19);
     let selected = perf(&["overlap", "put_latency", "overlap"]).selected().unwrap();
     let both = vec![TestChannel::Memory, TestChannel::Port];
     assert_eq!(selected, [(Test::PutLatency, both), (Test::Overlap, vec![TestChannel::Port])]);
@@ -87,6 +87,9 @@ fn a_flag_without_effect_on_any_named_test_is_refused() {
         (&["fifo_rate", "--heap", "64M"], "--heap has no effect with fifo_rate; leave it out"),
         (&["barrier", "--proxy", "process"], "--proxy has no effect with barrier; leave it out"),
         (&["barrier", "-b", "8"], "--minbytes has no effect with barrier; leave it out"),
+        (&["p_latency", "-e", "8"], "--maxbytes has no effect with p_latency; leave it out"),
+        (&["atomic_rate", "--channel", "memory"], "--channel has no effect with atomic_rate; leave it out"),
+        (&["wait_until_latency", "-c", "1"], "--check has no effect with wait_until_latency; leave it out"),
         (
             &["launch", "fifo_rate", "-w", "3"],
             "--warmup_iters has no effect with launch and fifo_rate; leave it out",

@@ -1,6 +1,7 @@
 //! Verbs by rank and offset, without a channel.
 
 mod atomics;
+mod locks;
 mod moves;
 mod signals;
 mod waits;
