@@ -34,15 +34,17 @@ fn compiled(name: &str) -> PathBuf {
 /// Compiles a program of static objects as `name`, by a command line of its own, against the shared
 /// library or the static one. Returns `None` where the machine has not what that takes.
 fn built(name: &str, compiler: &[&str], is_static: bool) -> Option<PathBuf> {
-    let target = prefix().join(name);
+    let prefix = library().prefix();
+    let target = prefix.join(name);
     let mut command = Command::new(compiler[0]);
     command.args(["-Wall", "-Wextra", "-g", "-D_GNU_SOURCE"]).args(&compiler[1..]);
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/statics.c"));
-    command.args(["-x", "none", "-o"]).arg(&target).args(flags(&["--cflags"]));
+    command.args(["-x", "none", "-o"]).arg(&target).args(library().flags(&["--cflags"]));
     if is_static {
-        command.arg(prefix().join("lib/libshmccl.a")).args(["-lpthread", "-ldl", "-lm", "-lrt"]);
+        command.arg(prefix.join("lib/libshmccl.a")).args(["-lpthread", "-ldl", "-lm", "-lrt"]);
     } else {
-        command.args(flags(&["--libs"])).arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
+        let path = format!("-Wl,-rpath,{}", prefix.join("lib").display());
+        command.args(library().flags(&["--libs"])).arg(path);
     }
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

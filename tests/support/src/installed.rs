@@ -33,7 +33,11 @@ impl InstalledLibrary {
     }
 
     /// Returns what pkg-config says of it.
-    fn flags(&self, asked: &[&str]) -> Vec<String> {
+    ///
+    /// # Panics
+    /// Panics where it says nothing.
+    #[must_use]
+    pub fn flags(&self, asked: &[&str]) -> Vec<String> {
         let mut command = Command::new("pkg-config");
         command.args(asked).arg(self.package).env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"));
         let output = command.output().expect("pkg-config is there");
