@@ -6,6 +6,7 @@ import threading
 from array import array
 
 import numpy as np
+import shmccl
 from shmccl import mpi as MPI
 
 
@@ -482,6 +483,39 @@ def a_rank_ends_with_what_it_has_begun():
     MPI.COMM_WORLD.Dup().irecv()
 
 
+def ranks_go_on_when_one_has_ended():
+    """The last one ends while the others have looked for messages."""
+    comm = MPI.COMM_WORLD
+    last = comm.size - 1
+    twin = comm.Dup()
+    if comm.rank == last:
+        comm.send("last words", 0, 3)
+        comm.Barrier()
+        return
+    open_one = comm.irecv(source=last, tag=8)
+    assert not comm.Iprobe() or comm.rank == 0
+    assert not twin.Iprobe()
+    comm.Barrier()
+    failed = []
+    for receive in (open_one.wait, lambda: comm.recv(source=last, tag=9), lambda: twin.recv(source=last), lambda: comm.probe(last, 9)):
+        try:
+            receive()
+        except shmccl.PeerLostError as error:
+            failed.append(error.rank)
+    assert failed == [last] * 4
+    if comm.rank == 0:
+        assert comm.recv(source=MPI.ANY_SOURCE) == "last words"
+    if last > 1:
+        comm.send(comm.rank, (comm.rank + 1) % last, 4)
+        assert comm.recv(tag=4) == (comm.rank - 1) % last
+    elif last == 1:
+        try:
+            comm.recv()
+        except shmccl.PeerLostError as error:
+            failed.append(error.rank)
+        assert failed == [1] * 5
+
+
 def finalize_ends_the_job():
     comm, right, left = ring()
     assert MPI.Is_initialized() and not MPI.Is_finalized() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -593,7 +627,7 @@ def groups_that_were_empty_know_their_rank():
     assert MPI.GROUP_EMPTY.Union(world).rank == world.rank
 
 
-ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job]
+ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job, ranks_go_on_when_one_has_ended]
 OTHERS = [value for name, value in list(globals().items()) if "_" in name and getattr(value, "__module__", "") == __name__]
 OTHERS = [program for program in OTHERS if program not in ENDS]
 

@@ -109,7 +109,7 @@ pub(crate) fn come_with_layout_version(version: u32) {
     let (socket, rank) = (variable("SHMCCL_SOCKET").parse().unwrap(), variable("SHMCCL_RANK"));
     let job = u64::from_str_radix(&variable("SHMCCL_JOB"), 16).unwrap();
     // Magic, version of the messages, kind; the job; the version, the process, the rank.
-    let head = [u32::from_le_bytes(*b"SMCB"), 6, 1, 0].map(u32::to_ne_bytes).concat();
+    let head = [u32::from_le_bytes(*b"SMCB"), 7, 1, 0].map(u32::to_ne_bytes).concat();
     let body = [version, std::process::id(), rank.parse().unwrap(), 0].map(u32::to_ne_bytes).concat();
     send(socket, &[head, job.to_ne_bytes().to_vec(), body].concat(), MsgFlags::empty()).unwrap();
     let refused = recv(socket, &mut [0; 4096], MsgFlags::empty());

@@ -1,6 +1,10 @@
 """Communicators, and what is made of them."""
 
+import atexit
+import sys
+
 from .._core import Communicator
+from .._errors import Error
 from ._absent import remedy_for
 from ._collectives import Collectives
 from ._constants import (
@@ -21,6 +25,18 @@ from ._objects import Objects
 
 # The messages of all communicators that were not freed. One that is dropped on some ranks would end receives of others.
 _open = set()
+
+
+@atexit.register
+def _end():
+    """Tells the other ranks that this one has ended, unless it has failed: then the launcher tells them."""
+    if getattr(sys, "last_value", None) is None:
+        for matching in list(_open):
+            try:
+                matching.end()
+            except Error:
+                # Whoever does not hear of it has ended before, or has been given up.
+                continue
 
 
 class Comm(Collectives, Messages, Objects):

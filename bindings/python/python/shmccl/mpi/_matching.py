@@ -11,6 +11,7 @@ receive at once. The receiver of a synchronous message acknowledges the match.
 
 A receive of a header may be open when nothing is received any more, and a receive from any rank fails where all others have
 left. So ranks that close a communicator come together first, and have one last header each, from the rank on their left.
+A rank that ends without that has a last header for every other: nothing is received behind it, and who waits learns of it.
 
 Nobody takes headers but a thread that waits or tests. So whoever waits for something else takes headers meanwhile, for all
 receives that were posted: see `complete`.
@@ -18,7 +19,9 @@ receives that were posted: see `complete`.
 
 import struct
 import threading
+import time
 
+from .._errors import PeerLostError
 from ._constants import ANY_SOURCE, ANY_TAG
 
 HEADER, HEADERS = 256, 0
@@ -30,8 +33,10 @@ _NUMBERS = 1 << 30
 _SHARE = 4
 # So many operations may be done before they are forgotten.
 _MANY = 64
-# The tag of the last header.
-_LAST = -2
+# The tag of the last header of a communicator that is closed, and of a rank that ends.
+_LAST, _ENDED = -2, -3
+# Seconds that a rank which ends has for its last headers.
+_FAREWELL = 0.1
 # Seconds for which a thread waits before it looks at what else there is.
 _ALONE, _BESIDE = 0.05, 0.0005
 
@@ -118,6 +123,11 @@ class Receive:
                 work.wait(timeout)
         return self.is_done()
 
+    def fail(self, failure):
+        """Ends it without a message."""
+        self._failure = failure
+        self.message = Arrived(self.source, self.tag, 0, 0, False, b"")
+
     def raise_failure(self):
         """Raises what the receive has failed by."""
         if self._failure is not None:
@@ -137,6 +147,8 @@ class Matching:
         # Held by the thread that takes headers.
         self._looking = threading.Lock()
         self._header, self._is_last = None, False
+        # The ranks that have ended.
+        self._ended = set()
         # What was started on either beside that header, and may not be done; when to look through it.
         self._started, self._many = [], _MANY
 
@@ -202,11 +214,13 @@ class Matching:
         receive = Receive(self, source, tag, sink)
         with self._here:
             message = self._found(source, tag, is_taken=True)
-            if message is None:
+            if message is not None:
+                self._matched(receive, message)
+            elif (failure := self._failure_of(source)) is not None:
+                receive.fail(failure)
+            else:
                 self._posted.append(receive)
                 _waiting.add(self)
-            else:
-                self._matched(receive, message)
         return receive
 
     def receive(self, message, sink):
@@ -237,6 +251,8 @@ class Matching:
     def wait_for_probe(self, source, tag, is_taken=False):
         """Returns an unexpected message when one has come."""
         while (message := self.probe(source, tag, is_taken)) is None:
+            if (failure := self._failure_of(source)) is not None:
+                raise failure
             look_for_others(self)
             self.look(_pause(self))
         return message
@@ -274,6 +290,28 @@ class Matching:
         message.is_matched = True
         self._here.notify_all()
 
+    def _failure_of(self, source):
+        """Returns what a receive from there fails by that no message has come for, or None where one may yet come."""
+        others = set(range(self.size)) - {self.rank} if source == ANY_SOURCE else {source}
+        if not others or not others <= self._ended:
+            return None
+        rank = min(others)
+        return PeerLostError(f"rank {rank} has ended, and has sent no message that this receive is for", rank=rank)
+
+    def _note_end(self, rank):
+        with self._here:
+            self._ended.add(rank)
+            for receive in list(self._posted):
+                if (failure := self._failure_of(receive.source)) is not None:
+                    self._posted.remove(receive)
+                    receive.fail(failure)
+            self._note_waiting()
+            self._here.notify_all()
+
+    def _is_alone(self):
+        """Returns whether no header can come."""
+        return len(self._ended) == self.size - 1
+
     def _note_waiting(self):
         if not self._posted:
             _waiting.discard(self)
@@ -282,7 +320,7 @@ class Matching:
 
     def look(self, timeout):
         """Takes a header that has come, or comes within `timeout`. Returns whether one has."""
-        if self.size == 1:
+        if self._is_alone():
             return self.wait_here(lambda: False, timeout)
         if not self._looking.acquire(timeout=timeout):
             return False
@@ -299,7 +337,7 @@ class Matching:
 
     def look_at_once(self):
         """Waits for a header, where nothing else is to be done meanwhile. Returns whether that is so."""
-        if self.size == 1 or _waiting != {self} or not self._is_idle():
+        if self._is_alone() or _waiting != {self} or not self._is_idle():
             return False
         header = bytearray(HEADER)
         receipt = self.comm._recv_selected(header, None, HEADERS)
@@ -317,6 +355,9 @@ class Matching:
         if tag == _LAST:
             self._is_last = True
             return
+        if tag == _ENDED:
+            self._note_end(source)
+            return
         elements = bytes(header[_FIELDS.size : _FIELDS.size + length]) if length <= ROOM else None
         self._take(Arrived(source, tag, length, number, bool(is_synchronous), elements))
 
@@ -326,6 +367,17 @@ class Matching:
             if not is_done():
                 self._here.wait(timeout)
         return is_done()
+
+    def end(self):
+        """Tells the others that nothing more comes from here, as far as there is room for it."""
+        header, ends = _FIELDS.pack(0, _ENDED, False, 0).ljust(HEADER, b"\0"), []
+        for rank in set(range(self.size)) - {self.rank} - self._ended:
+            with self.comm.start() as work:
+                self.comm.send(header, rank, tag=HEADERS)
+            ends.append(work)
+        by = time.monotonic() + _FAREWELL
+        for work in ends:
+            work.wait(max(by - time.monotonic(), 0))
 
     def close(self):
         """Closes it, when all ranks have come here."""
