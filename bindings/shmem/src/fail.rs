@@ -37,8 +37,10 @@ pub(crate) fn name_rank(me: usize, n: usize) {
 /// Writes one line about this rank to the standard error output.
 pub(crate) fn note(text: impl Display) {
     let rank = NAME.get().map_or("", String::as_str);
+    // By one call, since other ranks write to the same terminal.
+    let line = format!("shmem:{rank} {text}\n");
     // Nobody is left to hear that the line could not be written.
-    let _ = writeln!(std::io::stderr(), "shmem:{rank} {text}");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Ends the program, which cannot go on.
