@@ -129,7 +129,9 @@ pub(crate) fn own() -> Result<&'static OwnStatics, StaticsFault> {
         Some(MappingOutcome::Mapped(own)) if own.image.is_shared() => Ok(own),
         Some(MappingOutcome::Mapped(_)) => Err(StaticsFault::Forked),
         Some(MappingOutcome::Failed(source)) => Err(StaticsFault::Failed(Arc::clone(source))),
-        Some(MappingOutcome::Unwanted) | None if switch().is_ok_and(|on| on == Some(false)) => {
+        // The constructor of a program has read the variable before. Where there is none, no thread of
+        // this library may read one: see `variables`.
+        Some(MappingOutcome::Unwanted) if switch().is_ok_and(|on| on == Some(false)) => {
             Err(StaticsFault::SwitchedOff)
         }
         Some(MappingOutcome::Unwanted) => Err(StaticsFault::NoRank),
