@@ -129,8 +129,8 @@ pub(crate) fn own() -> Result<&'static OwnStatics, StaticsFault> {
         Some(MappingOutcome::Mapped(own)) if own.image.is_shared() => Ok(own),
         Some(MappingOutcome::Mapped(_)) => Err(StaticsFault::Forked),
         Some(MappingOutcome::Failed(source)) => Err(StaticsFault::Failed(Arc::clone(source))),
-        // The constructor of a program has read the variable before. Where there is none, no thread of
-        // this library may read one: see `variables`.
+        // A constructor has read it before. Where there is none, no thread of this library may
+        // read variables.
         Some(MappingOutcome::Unwanted) if switch().is_ok_and(|on| on == Some(false)) => {
             Err(StaticsFault::SwitchedOff)
         }
