@@ -141,36 +141,43 @@ impl TestBench<'_> {
     pub(crate) fn element_put(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
         let (all, peer) = (self.comm.symmetric(), buffers.peer());
         let words = PeerWords::new(self, buffers)?;
-        let write = |last: u64| all.write(peer, words.verb, last + 1).map(|()| last + 1);
-        let store = |last: u64| {
-            words::store(&words.cells[1], last + 1);
+        let (at, bare_word) = (words.verb, &*words.cells[1]);
+        let writing = all.clone();
+        let write = move |last: u64| writing.write(peer, at, last + 1).map(|()| last + 1);
+        let store = move |last: u64| {
+            words::store(bare_word, last + 1);
             Ok(last + 1)
         };
-        let row = VerbRow { name: "write", limit: "bare store", verb: write, bare: store };
+        let row = VerbRow { name: "write", limit: "bare store", verb: write.clone(), bare: store };
         self.on_words(sync, buffers, row)?;
-        let verb = |last| write(last).inspect(|_| all.quiet());
-        let bare = |last| store(last).inspect(|_| full_fence());
+        let verb = move |last| write(last).inspect(|_| all.quiet());
+        let bare = move |last| store(last).inspect(|_| full_fence());
         let row = VerbRow { name: "write and quiet", limit: "bare store and fence", verb, bare };
         self.on_words(sync, buffers, row)
     }
 
-    /// Measures atomic operations.
+    /// Measures atomic operations. Each verb has a `Symmetric` of its own, as a program has that
+    /// keeps one in a variable.
     pub(crate) fn atomic_latency(&mut self, sync: &mut PairSync, buffers: &PairBuffers) -> TestResult {
-        let (all, peer) = (self.comm.symmetric(), buffers.peer());
+        let peer = buffers.peer();
         let words = PeerWords::new(self, buffers)?;
         let (at, bare_word) = (words.verb, &*words.cells[1]);
-        let verb = |_| all.fetch_add(peer, at, 1_u64).map(|was| was + 1);
-        let bare = |_| Ok(words::fetch_add(bare_word, 1) + 1);
+        let all = self.comm.symmetric();
+        let verb = move |_| all.fetch_add(peer, at, 1_u64).map(|was| was + 1);
+        let bare = move |_| Ok(words::fetch_add(bare_word, 1) + 1);
         self.on_words(sync, buffers, VerbRow { name: "fetch_add", limit: "bare lock xadd", verb, bare })?;
-        let verb = |last| all.compare_swap(peer, at, last, last + 1).map(|was| was + 1);
-        let bare = |last| Ok(words::compare_swap(bare_word, last, last + 1) + 1);
+        let all = self.comm.symmetric();
+        let verb = move |last| all.compare_swap(peer, at, last, last + 1).map(|was| was + 1);
+        let bare = move |last| Ok(words::compare_swap(bare_word, last, last + 1) + 1);
         let row = VerbRow { name: "compare_swap", limit: "bare lock cmpxchg", verb, bare };
         self.on_words(sync, buffers, row)?;
-        let verb = |last| all.swap(peer, at, last + 1).map(|was| was + 1);
-        let bare = |last| Ok(words::swap(bare_word, last + 1) + 1);
+        let all = self.comm.symmetric();
+        let verb = move |last| all.swap(peer, at, last + 1).map(|was| was + 1);
+        let bare = move |last| Ok(words::swap(bare_word, last + 1) + 1);
         self.on_words(sync, buffers, VerbRow { name: "swap", limit: "bare xchg", verb, bare })?;
-        let verb = |_| all.fetch_add(peer, at, 1.0_f64).map(|was| (was + 1.0).to_bits());
-        let bare = |_| Ok((words::fetch_add_f64(bare_word, 1.0) + 1.0).to_bits());
+        let all = self.comm.symmetric();
+        let verb = move |_| all.fetch_add(peer, at, 1.0_f64).map(|was| (was + 1.0).to_bits());
+        let bare = move |_| Ok((words::fetch_add_f64(bare_word, 1.0) + 1.0).to_bits());
         let row = VerbRow { name: "fetch_add of f64", limit: "bare lock cmpxchg, retried", verb, bare };
         self.repeated(sync, buffers, row, |done| (done as f64).to_bits())
     }
@@ -212,10 +219,10 @@ impl TestBench<'_> {
         self.comm.cell::<WordRing>(self.comm.rank(), at)?.link();
         let ring = self.comm.cell::<WordRing>(peer, at)?;
         sync.meet();
-        let read = |number: u64| all.read(peer, HeapOffset::new(at.get() + 8 * number));
+        let read = move |number: u64| all.read(peer, HeapOffset::new(at.get() + 8 * number));
         let (leads, chain): (_, Chain) = (buffers.leads(), |done| done % RING as u64);
         let mut test = Repeated { once: read, leads, chain, word: None, last: 0, done: 0 };
-        let load = |number| Ok(ring.next(number));
+        let load = move |number| Ok(ring.next(number));
         let mut limit = Repeated { once: load, leads, chain, word: None, last: 0, done: 0 };
         let measured = self.interleave(sync, &mut [&mut test, &mut limit], &[LimitRule::Of(1)])?;
         self.report(leads, &measured, Some(8), "bare load", |row| row.variant = Some("read".to_owned()))

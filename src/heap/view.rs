@@ -212,10 +212,14 @@ impl HeapView {
     /// [`Error::OutOfRange`].
     #[inline]
     pub(crate) fn check(&self, rank: Rank, region: Region) -> Result<()> {
-        if fits(region.offset.get(), region.len, self.watermark()) {
-            return Ok(());
-        }
-        self.check_arena(rank, region)
+        if self.is_below_watermark(region) { Ok(()) } else { self.check_arena(rank, region) }
+    }
+
+    /// Returns whether every rank has memory behind all of `region`, which then ends at the
+    /// watermark or below. Arenas are not looked at.
+    #[inline]
+    pub(crate) fn is_below_watermark(&self, region: Region) -> bool {
+        fits(region.offset.get(), region.len, self.watermark())
     }
 
     /// Checks that `rank` has memory behind all of `region`, which does not end below the

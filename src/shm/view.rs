@@ -13,7 +13,8 @@ use super::copy::{self, CacheHint, CopyKernel, StorePurpose};
 use super::mapping::Owned;
 use super::{forks, in_bounds, to_usize};
 use crate::error::{Error, Result};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::AtomicWord;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// How many bytes are checksummed at a time: they stay in the nearest cache.
 const CRC_CHUNK: usize = 8 << 10;
@@ -203,25 +204,55 @@ impl Span {
         Ok(())
     }
 
-    /// Reads the element at `offset`, which need not be aligned.
+    /// Reads the element at `offset`, which need not be aligned. 4 or 8 bytes are one atomic load
+    /// if aligned.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
     #[inline]
     pub fn read<T: Pod>(&self, offset: u64) -> Result<T> {
+        if let Some(value) = self.read_word(offset) {
+            return Ok(value);
+        }
         let mut value = T::zeroed();
         self.copy_out(offset, bytemuck::bytes_of_mut(&mut value))?;
         Ok(value)
     }
 
-    /// Writes `value` at `offset`, which need not be aligned. 1, 2, 4 or 8 bytes arrive whole if
-    /// aligned.
+    /// Writes `value` at `offset`, which need not be aligned. 4 or 8 bytes are one atomic store if
+    /// aligned, and 1 or 2 arrive whole.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
     #[inline]
     pub fn write<T: Pod>(&self, offset: u64, value: T) -> Result<()> {
+        if self.write_word(offset, value) {
+            return Ok(());
+        }
         self.copy_in(offset, bytemuck::bytes_of(&value))
+    }
+
+    /// Reads an element that is a word and lies like one. `None` for any other.
+    #[inline]
+    pub(crate) fn read_word<T: Pod>(&self, offset: u64) -> Option<T> {
+        match size_of::<T>() {
+            8 => bytemuck::try_cast(self.word::<AtomicU64>(offset)?.read()).ok(),
+            4 => bytemuck::try_cast(self.word::<AtomicU32>(offset)?.read()).ok(),
+            _ => None,
+        }
+    }
+
+    /// Writes an element that is a word and lies like one. It does nothing with any other, and
+    /// returns `false`.
+    #[inline]
+    pub(crate) fn write_word<T: Pod>(&self, offset: u64, value: T) -> bool {
+        if let Ok(bits) = bytemuck::try_cast(value) {
+            self.word::<AtomicU64>(offset).map(|word| word.write(bits)).is_some()
+        } else if let Ok(bits) = bytemuck::try_cast(value) {
+            self.word::<AtomicU32>(offset).map(|word| word.write(bits)).is_some()
+        } else {
+            false
+        }
     }
 
     /// Sets `len` bytes at `offset` to `byte`.
@@ -272,10 +303,21 @@ impl Span {
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     #[inline]
     pub(crate) fn atomic<T: SharedLayout>(&self, offset: u64) -> Result<&T> {
-        let cell = self.locate_aligned::<T>(offset, 1)?;
+        self.word(offset).ok_or_else(|| self.no_word::<T>(offset))
+    }
+
+    /// Returns the bytes at `offset` as an atomic, if they are in bounds and aligned.
+    // Fast path: no error is made to be dropped.
+    #[inline]
+    pub(crate) fn word<T: SharedLayout>(&self, offset: u64) -> Option<&T> {
+        let is_in_bounds = in_bounds(offset, size_of::<T>() as u64, self.len as u64);
+        let cell = self.start.as_ptr().wrapping_add(to_usize(offset)).cast::<T>();
+        if !is_in_bounds || !cell.is_aligned() {
+            return None;
+        }
         // SAFETY: in bounds and aligned, just checked; mapped while `self` is borrowed; any bytes
         // are a T (`SharedLayout`).
-        Ok(unsafe { &*cell })
+        Some(unsafe { &*cell })
     }
 
     /// Returns the `count` 8-byte words at `offset` as atomics.
@@ -295,7 +337,7 @@ impl Span {
     pub(crate) fn atomics<T: SharedLayout>(&self, offset: u64, count: u64) -> Result<&[T]> {
         let first = self.locate_aligned::<T>(offset, count)?;
         #[expect(clippy::disallowed_methods, reason = "this is one of the checked views")]
-        // SAFETY: as in `atomic`, for `count` of them.
+        // SAFETY: as in `word`, for `count` of them.
         Ok(unsafe { std::slice::from_raw_parts(first, to_usize(count)) })
     }
 
@@ -347,16 +389,24 @@ impl Span {
             return Err(self.out_of_range(offset, u64::MAX));
         };
         let first = self.locate(offset, len)?.cast::<T>();
-        if !first.is_aligned() {
-            return Err(Error::Misaligned { what: "payload", offset, align: align_of::<T>() as u64 });
-        }
-        Ok(first)
+        if first.is_aligned() { Ok(first) } else { Err(misaligned::<T>(offset)) }
+    }
+
+    #[cold]
+    fn no_word<T>(&self, offset: u64) -> Error {
+        let len = size_of::<T>() as u64;
+        let is_in_bounds = in_bounds(offset, len, self.len as u64);
+        if is_in_bounds { misaligned::<T>(offset) } else { self.out_of_range(offset, len) }
     }
 
     #[cold]
     fn out_of_range(&self, offset: u64, len: u64) -> Error {
         Error::OutOfRange { what: "payload", offset, len, limit: self.len() }
     }
+}
+
+fn misaligned<T>(offset: u64) -> Error {
+    Error::Misaligned { what: "payload", offset, align: align_of::<T>() as u64 }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! may be lost.
 
 use super::atom::sealed::AsWord;
-use super::{Atom, IntegerAtom, Symmetric};
+use super::{Atom, IntegerAtom, Symmetric, TargetHeap};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
 use crate::rank::Rank;
@@ -24,10 +24,16 @@ impl Symmetric {
     /// changed nothing then.
     #[inline]
     pub fn fetch<T: Atom>(&self, rank: Rank, source: HeapOffset) -> Result<T> {
-        let len = size_of::<T>() as u64;
-        self.verb(Verb::ATOMIC, rank, len, |all| {
-            let word: &T::Word = all.reach(rank, Region::new(source, len))?.heap.atomic(source.get())?;
-            Ok(T::from_bits(word.fetch()))
+        match self.word_at_hand::<T>(rank, source) {
+            Some((_, word)) => Ok(T::from_bits(word.fetch())),
+            None => self.fetch_watched(rank, source),
+        }
+    }
+
+    #[inline(never)]
+    fn fetch_watched<T: Atom>(&self, rank: Rank, source: HeapOffset) -> Result<T> {
+        self.verb(Verb::ATOMIC, rank, size_of::<T>() as u64, |all| {
+            Ok(T::from_bits(all.word::<T>(rank, source)?.1.fetch()))
         })
     }
 
@@ -155,11 +161,41 @@ impl Symmetric {
         offset: HeapOffset,
         change: impl FnOnce(&T::Word) -> R,
     ) -> Result<R> {
-        let len = size_of::<T>() as u64;
-        self.verb(Verb::ATOMIC, rank, len, |all| {
-            let target = all.reach(rank, Region::new(offset, len))?;
-            let word = target.heap.atomic(offset.get())?;
+        match self.word_at_hand::<T>(rank, offset) {
+            Some((target, word)) => Ok(self.change(target, |_| change(word))),
+            None => self.atomic_watched::<T, R>(rank, offset, change),
+        }
+    }
+
+    #[inline(never)]
+    fn atomic_watched<T: Atom, R>(
+        &self,
+        rank: Rank,
+        offset: HeapOffset,
+        change: impl FnOnce(&T::Word) -> R,
+    ) -> Result<R> {
+        self.verb(Verb::ATOMIC, rank, size_of::<T>() as u64, |all| {
+            let (target, word) = all.word::<T>(rank, offset)?;
             Ok(all.change(target, |_| change(word)))
         })
     }
+
+    /// Returns the word at `offset` of the heap of `rank`, and whose it is.
+    #[inline]
+    fn word<T: Atom>(&self, rank: Rank, offset: HeapOffset) -> Result<(&TargetHeap, &T::Word)> {
+        let target = self.reach(rank, region_of::<T>(offset))?;
+        Ok((target, target.heap.atomic(offset.get())?))
+    }
+
+    /// Does as [`Symmetric::word`] if it may be changed at once.
+    #[inline]
+    fn word_at_hand<T: Atom>(&self, rank: Rank, offset: HeapOffset) -> Option<(&TargetHeap, &T::Word)> {
+        let target = self.at_hand(rank, region_of::<T>(offset))?;
+        Some((target, target.heap.word(offset.get())?))
+    }
+}
+
+#[inline]
+fn region_of<T>(offset: HeapOffset) -> Region {
+    Region::new(offset, size_of::<T>() as u64)
 }

@@ -134,6 +134,15 @@ impl Symmetric {
         Ok(target)
     }
 
+    /// Returns what is reached of `rank`, if `region` may be touched at once. `None` where there is
+    /// something to look up, to note or to refuse: [`Symmetric::verb`] does that.
+    // Fast path: a verb takes some nanoseconds, so it calls nothing and keeps nothing on the stack.
+    #[inline]
+    fn at_hand(&self, rank: Rank, region: Region) -> Option<&TargetHeap> {
+        let is_at_hand = self.context.is_plain() && self.heaps.is_below_watermark(region);
+        self.targets.get(rank.index()).filter(|_| is_at_hand)
+    }
+
     /// Does `change` to the heap of `target`, and wakes its threads that wait for a word of it.
     #[inline]
     fn change<T>(&self, target: &TargetHeap, change: impl FnOnce(&Span) -> T) -> T {

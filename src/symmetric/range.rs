@@ -20,6 +20,15 @@ impl Symmetric {
     /// has these three.
     #[inline]
     pub fn read<T: Pod>(&self, rank: Rank, source: HeapOffset) -> Result<T> {
+        let at_hand = self.at_hand(rank, Region::new(source, size_of::<T>() as u64));
+        match at_hand.and_then(|reached| reached.heap.read_word(source.get())) {
+            Some(value) => Ok(value),
+            None => self.read_watched(rank, source),
+        }
+    }
+
+    #[inline(never)]
+    fn read_watched<T: Pod>(&self, rank: Rank, source: HeapOffset) -> Result<T> {
         let len = size_of::<T>() as u64;
         self.verb(Verb::READ, rank, len, |all| {
             all.reach(rank, Region::new(source, len))?.heap.read(source.get())
@@ -33,6 +42,13 @@ impl Symmetric {
     /// Fails as [`Symmetric::read`] does; nothing was written.
     #[inline]
     pub fn write<T: Pod>(&self, rank: Rank, target: HeapOffset, value: T) -> Result<()> {
+        let at_hand = self.at_hand(rank, Region::new(target, size_of::<T>() as u64));
+        let write = |reached| self.change(reached, |heap| heap.write_word(target.get(), value));
+        if at_hand.is_some_and(write) { Ok(()) } else { self.write_watched(rank, target, value) }
+    }
+
+    #[inline(never)]
+    fn write_watched<T: Pod>(&self, rank: Rank, target: HeapOffset, value: T) -> Result<()> {
         let len = size_of::<T>() as u64;
         self.verb(Verb::WRITE, rank, len, |all| {
             let reached = all.reach(rank, Region::new(target, len))?;

@@ -100,6 +100,7 @@ impl ParkCell {
 
     /// Takes step d.
     #[cold]
+    #[inline(never)]
     pub(crate) fn wake_sleepers<K: Kernel + ?Sized>(&self, kernel: &K) {
         // Relaxed, as the word carries no data; the futex call orders itself against the sleeper's
         // (P2).
@@ -160,6 +161,7 @@ pub(crate) fn compiler_barrier() {
 }
 
 /// Makes the waker's half of P1 where there is no `membarrier`.
+#[inline]
 pub(crate) fn waker_fence() {
     fence(Ordering::SeqCst); // P1 asleep
 }

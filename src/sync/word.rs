@@ -5,8 +5,8 @@
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
-//! | W1 word | all but `fetch` | all but `set` | all that the rank did before |
-//! | W2 fence | `release_fence`, then a plain store | W1's `fetch` | all before the fence |
+//! | W1 word | `set`, all that change | `fetch`, all that change | all that the rank did before |
+//! | W2 fence | `release_fence`, then `write` | W1's `fetch` | all before the fence |
 //! | W3 quiet | store, `full_fence`, look | the same of another rank | one sees the other's store |
 //!
 //! Whoever waits for a word of its rank sleeps on a cell that its rank has for all its words: P1
@@ -21,15 +21,21 @@ use super::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use super::kernel::Kernel;
 use super::park::ParkCell;
 
-/// A word that any rank may change at any time. Each method but `fetch` and `set` returns what the
-/// word was before.
+/// A word that any rank may change at any time. Each method that changes it returns what it was
+/// before.
 ///
 /// # Ordering
-/// A method that writes publishes everything before it; one that reads acquires what the writer of
-/// the value has published (W1).
+/// `read` and `write` order nothing. Of the others, one that writes publishes everything before it,
+/// and one that reads acquires what the writer of the value has published (W1).
 pub trait AtomicWord {
     /// The bits of the word.
     type Bits: Copy + Eq;
+
+    /// Reads the word whole. It acquires nothing.
+    fn read(&self) -> Self::Bits;
+
+    /// Writes the word whole. It publishes nothing.
+    fn write(&self, bits: Self::Bits);
 
     /// Reads the word.
     fn fetch(&self) -> Self::Bits;
@@ -60,6 +66,16 @@ macro_rules! atomic_words {
     ($($word:ident of $bits:ident),*) => {$(
         impl AtomicWord for $word {
             type Bits = $bits;
+
+            #[inline]
+            fn read(&self) -> $bits {
+                self.load(Ordering::Relaxed) // Relaxed: what it acquires is the business of a fence, W2
+            }
+
+            #[inline]
+            fn write(&self, bits: $bits) {
+                self.store(bits, Ordering::Relaxed); // Relaxed: what it publishes is the business of a fence, W2
+            }
 
             #[inline]
             fn fetch(&self) -> $bits {

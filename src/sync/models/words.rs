@@ -87,7 +87,7 @@ fn a_plain_store_behind_a_fence_carries_what_came_before_the_fence() {
             spawn(&world, move |world| {
                 world.ghosts[0].write(7);
                 release_fence();
-                plain::store(&word, 1);
+                AtomicWord::write(&*word, 1);
             })
         };
         if AtomicWord::fetch(&*word) == 1 {

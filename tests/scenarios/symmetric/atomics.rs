@@ -187,7 +187,7 @@ scenario!(a_flag_that_is_set_publishes_what_was_written_before, Job::of(2), |com
 });
 
 scenario!(
-    /// As programs of OpenSHMEM do; to the language, a flag that is written so is no atomic.
+    /// As programs of OpenSHMEM do.
     a_plain_write_behind_a_fence_publishes_what_was_written_before,
     Job::of(2),
     |comm| {

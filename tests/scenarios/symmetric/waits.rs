@@ -65,7 +65,7 @@ scenario!(a_token_goes_round_more_ranks_than_cores, Job::of(8), |comm| {
 });
 
 scenario!(
-    /// As programs of OpenSHMEM do; to the language, a word that is written so is no atomic.
+    /// As programs of OpenSHMEM do.
     a_plain_write_ends_a_wait,
     Job::of(2),
     |comm| {
