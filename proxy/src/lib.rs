@@ -45,4 +45,7 @@ pub use header::{FifoHeader, MAX_PRODUCERS, Roster, Slot};
 pub use producer::{Producer, Push, Reservation, SharedProducer};
 pub use service::{BATCH, DrainGoal, Handler, Service, TriggerRefusal};
 pub use snapshot::{Histogram, RefusedTrigger, Snapshot};
-pub use trigger::{MemoryId, SemaphoreId, Transfer, TransferLen, Trigger, TriggerError, TriggerKind};
+pub use trigger::{
+    MemoryId, SemaphoreId, Transfer, TransferLen, Trigger, TriggerError, TriggerKind, WordLen, WordOp,
+    WordUpdate,
+};

@@ -298,7 +298,7 @@ fn settle<T: Handler>(
         return false;
     }
     // One look for both: where there is no trigger, nothing is asked for either.
-    if trigger.kind().is_none() {
+    if trigger.is_nothing() {
         refuse_or_skip(fifo, site, trigger, handler);
     } else if let Err(refusal) = execute(handler) {
         refuse(fifo, site, trigger, refusal, handler);

@@ -12,14 +12,24 @@
 //! | 1 | 60..63 | kind: DATA, SIGNAL, FLUSH |
 //! | 1 | 63 | commit bit, owned by the fifo |
 //!
+//! A trigger without a kind may ask for a [`WordUpdate`], which has its fields in the same places:
+//!
+//! | word | bits | field |
+//! |---|---|---|
+//! | 0 | 0..64 | operand |
+//! | 1 | 0..32 | target offset, bytes |
+//! | 1 | 41..50 | target memory id |
+//! | 1 | 50..55 | operation: 1 ADD, 2 AND, 3 OR, 4 XOR, 5 SET |
+//! | 1 | 55 | whether the word has 8 bytes, not 4 |
+//!
 //! MSCCL++ has 32 bits for the length, and ten for the semaphore, in the same places. Four bits of
 //! the length are the semaphore's here: it names one of sixteen channels to one of 1,024 ranks. The
 //! rest is alike: triggers for semaphores below 1,024 differ in nothing.
 //!
 //! The words come back from shared memory, so decoding is total: any 128 bits are *some* trigger,
-//! whose ids and ranges the handler checks. Only a kind of zero asks for nothing; the service
-//! refuses it. Encoding is strict: what does not fit its field is an error where the value is made,
-//! and nothing is ever masked.
+//! whose ids and ranges the handler checks. One without a kind that names no update asks for
+//! nothing; the service refuses it. Encoding is strict: what does not fit its field is an error
+//! where the value is made, and nothing is ever masked.
 
 use core::fmt;
 use core::ops::BitOr;
@@ -35,6 +45,10 @@ const SOURCE_SHIFT: u32 = 32;
 const TARGET_SHIFT: u32 = 41;
 const SEMAPHORE_SHIFT: u32 = 50;
 const KIND_SHIFT: u32 = 60;
+
+/// Bits of the operation on a word, where a semaphore is otherwise.
+const WORD_OP_BITS: u32 = 5;
+const WORD_LEN_SHIFT: u32 = SEMAPHORE_SHIFT + WORD_OP_BITS;
 
 /// Where the bit of word 1 is that belongs to the fifo.
 pub(crate) const COMMIT_SHIFT: u32 = 63;
@@ -127,7 +141,8 @@ impl TransferLen {
 pub struct TriggerKind(u8);
 
 impl TriggerKind {
-    /// Asks for nothing. No trigger is made with it, but forged words may decode to it.
+    /// Asks for no copy, no signal and no flush. A trigger of this kind changes a word, or was
+    /// forged.
     pub const NONE: Self = Self(0);
     /// Copies the transfer.
     pub const DATA: Self = Self(1);
@@ -169,6 +184,57 @@ pub struct Transfer {
     /// Copied into this region ...
     pub target: MemoryId,
     /// ... starting here.
+    pub target_offset: u32,
+}
+
+/// What is done to a word, atomically.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WordOp {
+    /// Adds the operand, modulo the size of the word.
+    Add = 1,
+    /// Keeps those bits that the operand has.
+    And = 2,
+    /// Sets those bits that the operand has.
+    Or = 3,
+    /// Turns those bits over that the operand has.
+    Xor = 4,
+    /// Writes the operand.
+    Set = 5,
+}
+
+impl WordOp {
+    const ALL: [Self; 5] = [Self::Add, Self::And, Self::Or, Self::Xor, Self::Set];
+
+    const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            1..=5 => Some(Self::ALL[code as usize - 1]),
+            _ => None,
+        }
+    }
+}
+
+/// The size of a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WordLen {
+    /// 4 bytes; of the operand the lower half is meant.
+    Four,
+    /// 8 bytes.
+    Eight,
+}
+
+/// One atomic change of a word of registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WordUpdate {
+    /// What is done.
+    pub op: WordOp,
+    /// To a word of this size.
+    pub len: WordLen,
+    /// By this number.
+    pub operand: u64,
+    /// It lies in this region ...
+    pub target: MemoryId,
+    /// ... at this offset, in bytes.
     pub target_offset: u32,
 }
 
@@ -233,6 +299,18 @@ impl Trigger {
         )
     }
 
+    /// Asks for an atomic change of a word.
+    #[must_use]
+    #[allow(clippy::cast_lossless, reason = "u64::from is not const")]
+    pub const fn update(update: WordUpdate) -> Self {
+        let len = matches!(update.len, WordLen::Eight) as u64;
+        let word1 = update.target_offset as u64
+            | (update.target.0 as u64) << TARGET_SHIFT
+            | (update.op as u64) << SEMAPHORE_SHIFT
+            | len << WORD_LEN_SHIFT;
+        Self { word0: update.operand, word1 }
+    }
+
     /// Decodes any two words; the commit bit is ignored.
     #[must_use]
     pub const fn from_words(words: [u64; 2]) -> Self {
@@ -249,6 +327,28 @@ impl Trigger {
     #[must_use]
     pub const fn kind(&self) -> TriggerKind {
         TriggerKind(bits(self.word1, KIND_SHIFT, 3).to_le_bytes()[0])
+    }
+
+    /// Returns the change of a word that is asked for, where there is no kind.
+    #[must_use]
+    pub const fn word_update(&self) -> Option<WordUpdate> {
+        let op = WordOp::from_code(bits(self.word1, SEMAPHORE_SHIFT, WORD_OP_BITS));
+        match op {
+            Some(op) if self.kind().is_none() => Some(WordUpdate {
+                op,
+                len: if bits(self.word1, WORD_LEN_SHIFT, 1) == 1 { WordLen::Eight } else { WordLen::Four },
+                operand: self.word0,
+                target: MemoryId(low_u16(bits(self.word1, TARGET_SHIFT, 9))),
+                target_offset: bits(self.word1, 0, 32),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Returns whether nothing is asked for.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.kind().is_none() && self.word_update().is_none()
     }
 
     /// Returns the copy; means something only with [`TriggerKind::DATA`].
@@ -286,6 +386,9 @@ impl Trigger {
 
 impl fmt::Debug for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(update) = self.word_update() {
+            return f.debug_tuple("Trigger").field(&update).finish();
+        }
         f.debug_struct("Trigger")
             .field("kind", &self.kind())
             .field("transfer", &self.transfer())

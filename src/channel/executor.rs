@@ -3,7 +3,10 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use shmccl_proxy::{Handler, MemoryId, Position, SemaphoreId, Trigger, TriggerKind, TriggerRefusal};
+use shmccl_proxy::{
+    Handler, MemoryId, Position, SemaphoreId, Trigger, TriggerKind, TriggerRefusal, WordLen, WordOp,
+    WordUpdate,
+};
 
 use super::epoch::EpochMapping;
 use super::inject::{ProxyFaults, TriggerOutcome};
@@ -13,8 +16,9 @@ use crate::heap::{HeapPlace, HeapView, MemoryTable, Region};
 use crate::logs::PROXY;
 use crate::rank::Rank;
 use crate::shm::CacheHint;
-use crate::sync::atomic::AtomicU64;
-use crate::sync::{Revocation, plain};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::word::change_words;
+use crate::sync::{AtomicWord, Revocation, plain};
 
 /// Why an [`Executor`] refuses a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -119,6 +123,9 @@ impl Executor {
             return Err(RefusalReason::Corrupted);
         }
         let (kind, transfer) = (trigger.kind(), trigger.transfer());
+        if kind.is_none() {
+            return self.update(source, trigger.word_update().ok_or(RefusalReason::NoKind)?);
+        }
         let len = transfer.len.get();
         let semaphore = match kind.contains(TriggerKind::SIGNAL) {
             true => Some(self.semaphore(source.rank, trigger.semaphore()).ok_or(RefusalReason::Semaphore)?),
@@ -147,6 +154,29 @@ impl Executor {
             self.mapped.semaphores(rank)[index].signal_next(self.mapped.kernel());
         }
         Ok(())
+    }
+
+    /// Changes a word, and wakes the threads of its rank that wait for one.
+    #[inline(never)]
+    fn update(&self, source: &FifoProducer, update: WordUpdate) -> Result<(), RefusalReason> {
+        let len = match update.len {
+            WordLen::Four => 4,
+            WordLen::Eight => 8,
+        };
+        let place = source.resolve(update.target, update.target_offset, len);
+        let HeapPlace { rank, offset } = place.ok_or(RefusalReason::Target)?;
+        let heap = source.heaps.reach(rank, Region::new(offset, len.into()));
+        let heap = heap.map_err(|_| RefusalReason::Target)?;
+        let park = self.mapped.cells(rank).word_park();
+        let is_aligned = change_words(&park, self.mapped.kernel(), || match update.len {
+            WordLen::Four => heap
+                .word::<AtomicU32>(offset.get())
+                .map(|word| change(word, update.op, low_half(update.operand))),
+            WordLen::Eight => {
+                heap.word::<AtomicU64>(offset.get()).map(|word| change(word, update.op, update.operand))
+            }
+        });
+        is_aligned.ok_or(RefusalReason::Target)
     }
 
     #[cold]
@@ -178,6 +208,22 @@ impl Executor {
         let rank = Rank::new(rank, self.mapped.n_ranks()).ok()?;
         Some((rank, (from.get() * MAX_CHANNELS_PER_PEER + number) as usize))
     }
+}
+
+/// Changes `word` as `op` says.
+fn change<W: AtomicWord>(word: &W, op: WordOp, operand: W::Bits) {
+    match op {
+        WordOp::Add => _ = word.fetch_add(operand),
+        WordOp::And => _ = word.fetch_and(operand),
+        WordOp::Or => _ = word.fetch_or(operand),
+        WordOp::Xor => _ = word.fetch_xor(operand),
+        WordOp::Set => word.set(operand),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the lower half is what is meant")]
+const fn low_half(operand: u64) -> u32 {
+    operand as u32
 }
 
 impl FifoProducer {

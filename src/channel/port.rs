@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shmccl_proxy::{
     FifoHeader, Full, Position, Producer, Push, Roster, SemaphoreId, SharedProducer, Slot, Transfer, Trigger,
-    TriggerKind,
+    TriggerKind, WordLen, WordOp, WordUpdate,
 };
 
 use super::Channel;
@@ -13,7 +13,7 @@ use super::executor::semaphore_id;
 use super::service::{ProxyWaitPoint, open_fifo};
 use super::slot::{ChannelSlot, SignalCounts};
 use super::wait_kind::WaitKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::layout::{FIFO_SLOTS, FifoCells};
 use crate::heap::{HeapOffset, HeapPlace, MemoryTable, Region};
 use crate::process::OwnerProcess;
@@ -225,10 +225,43 @@ impl PortChannel {
         self.push(TriggerKind::DATA | kind, piece).map(Some)
     }
 
+    /// Pushes an atomic change of the word at `target` of the peer's heap.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`]; otherwise those of [`Channel::put`].
+    pub(crate) fn update(
+        &mut self,
+        target: HeapOffset,
+        len: WordLen,
+        op: WordOp,
+        operand: u64,
+    ) -> Result<()> {
+        self.context.enter_own(self.is_own, Verb::ATOMIC.name_of_verb())?;
+        let bytes = match len {
+            WordLen::Four => 4,
+            WordLen::Eight => 8,
+        };
+        self.traced(Verb::ATOMIC, bytes, |port| {
+            let word = HeapPlace { rank: port.slot.peer, offset: target };
+            port.context.heap().view().check(word.rank, Region::new(target, bytes))?;
+            if !target.get().is_multiple_of(bytes) {
+                return Err(Error::Misaligned { what: "word", offset: target.get(), align: bytes });
+            }
+            let place = port.context.mapped().windows().split(word, word, bytes)?.next();
+            let Transfer { target, target_offset, .. } = place.expect("a word is not empty");
+            port.push_trigger(Trigger::update(WordUpdate { op, len, operand, target, target_offset }))
+        })
+        .map(drop)
+    }
+
     #[inline]
     fn push(&mut self, kind: TriggerKind, transfer: Transfer) -> Result<Position> {
+        self.push_trigger(Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty"))
+    }
+
+    #[inline]
+    fn push_trigger(&mut self, trigger: Trigger) -> Result<Position> {
         self.context.present("push")?;
-        let trigger = Trigger::new(kind, transfer, self.semaphore).expect("the kind is not empty");
         let position = match self.port.pusher.try_push(trigger) {
             Ok(position) => position,
             Err(_) => self.push_when_there_is_room(trigger)?,

@@ -177,7 +177,8 @@ impl<T: Handler> Handler for Traced<T> {
         let done = self.inner.handle(fifo, trigger);
         // A trigger that only copies names its peer by the memory.
         let peer = u32::from(trigger.semaphore().get()) / MAX_CHANNELS_PER_PEER;
-        let span = TraceSpan::of(Verb::trigger(kind)).numbered(*number);
+        let verb = if trigger.word_update().is_some() { Verb::WORD_UPDATE } else { Verb::trigger(kind) };
+        let span = TraceSpan::of(verb).numbered(*number);
         let span = if kind.contains(TriggerKind::SIGNAL) { span.with(Rank::known(peer)) } else { span };
         let len = if kind.contains(TriggerKind::DATA) { trigger.transfer().len.get().into() } else { 0 };
         let span = span.of_bytes(len);

@@ -145,6 +145,9 @@ impl FifoView {
     /// Tells the last trigger that was pushed, in words: `put of 4096 bytes, signal`.
     #[must_use]
     pub fn last_in_words(&self) -> String {
+        if self.last.word_update().is_some() {
+            return "atomic".into();
+        }
         let kind = self.last.kind();
         let put = format!("put of {} bytes", self.last.transfer().len.get());
         let parts = [

@@ -13,6 +13,7 @@
 //! | `lock.rs` | locks |
 //! | `atom.rs` | which elements can be changed atomically |
 //! | `atomics.rs` | atomic operations on one element |
+//! | `proxied.rs` | those that a proxy carries out |
 //! | `order.rs` | `fence`, `quiet` |
 //!
 //! | here | OpenSHMEM |
@@ -38,6 +39,7 @@ mod atom;
 mod atomics;
 mod lock;
 mod order;
+mod proxied;
 mod range;
 mod signal;
 mod strided;

@@ -68,6 +68,9 @@ impl Verb {
         Self(code)
     }
 
+    /// Returns a trigger that changes a word.
+    pub(crate) const WORD_UPDATE: Self = Self(TRIGGER + 8);
+
     /// Returns a trigger of this kind.
     pub(crate) fn trigger(kind: TriggerKind) -> Self {
         let bits = [TriggerKind::DATA, TriggerKind::SIGNAL, TriggerKind::FLUSH];
@@ -97,8 +100,8 @@ impl Verb {
 
     /// Returns its name and kind; none for a number that nothing has.
     pub(super) fn name(self, calls: CallNames) -> Option<(&'static str, &'static str)> {
-        /// By the bits of their kind: data, signal, flush.
-        const TRIGGERS: [&str; 8] = [
+        /// By the bits of their kind: data, signal, flush. Then one without.
+        const TRIGGERS: [&str; 9] = [
             "nothing",
             "data",
             "signal",
@@ -107,6 +110,7 @@ impl Verb {
             "data, flush",
             "signal, flush",
             "data, signal, flush",
+            "atomic",
         ];
         match self.0 {
             TRIGGER.. => TRIGGERS.get(usize::from(self.0 - TRIGGER)).map(|name| (*name, "trigger")),
@@ -142,6 +146,7 @@ mod tests {
             name(Verb::trigger(TriggerKind::SIGNAL | TriggerKind::FLUSH)),
             Some(("signal, flush", "trigger"))
         );
+        assert_eq!(name(Verb::WORD_UPDATE), Some(("atomic", "trigger")));
         assert_eq!([0, 127, 191, 255].map(|code| name(Verb::from_code(code))), [None; 4]);
     }
 }

@@ -51,6 +51,8 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
     const DATA: u64 = 1;
     const SIGNAL: u64 = 2;
     const FLUSH: u64 = 4;
+    const ADD: u64 = 1;
+    const ADD_LONG: u64 = 1 | 1 << 5;
     const MAX: u64 = u32::MAX as u64;
     let guard = comm.alloc::<u64>(1 << 15)?;
     guard.fill(0x6a6a_6a6a_6a6a_6a6a);
@@ -68,6 +70,13 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
     let bad = [
         (RefusalReason::NoKind, forged(0, (own, other), (0, 0), 8, 0)),
         (RefusalReason::NoKind, forged(0, (0, 0), (0, 1), 0, 0)),
+        (RefusalReason::NoKind, forged(0, (0, other), (0, 0), 1, 6)),
+        (to, forged(0, (0, 2), (0, 0), 1, ADD)),
+        (to, forged(0, (0, other), (0, 2), 1, ADD)),
+        (to, forged(0, (0, other), (0, 4), 1, ADD_LONG)),
+        (to, forged(0, (0, other), (0, backed), 1, ADD)),
+        (to, forged(0, (0, other), (0, backed - 4), 1, ADD_LONG)),
+        (to, forged(0, (0, own), (0, MAX), 1, ADD_LONG)),
         (from, forged(DATA, (2, other), (0, 0), 8, 0)),
         (from, forged(DATA, (511, 511), (0, 0), 8, 0)),
         (to, forged(DATA, (own, 2), (0, 0), 8, 0)),
@@ -93,7 +102,7 @@ port_scenario!(a_forged_trigger_is_refused_and_the_proxy_lives_on, Job::of(2), |
         assert_eq!((RefusalReason::from_code(last.code), last.trigger), (Some(reason), trigger));
     }
     // A refused FLUSH completes like any other.
-    let position = producer.try_push(bad[14].1).unwrap();
+    let position = producer.try_push(bad[21].1).unwrap();
     channel.signal()?;
     channel.wait()?;
     while !position.is_completed(producer.header()) {

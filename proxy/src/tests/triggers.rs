@@ -35,6 +35,30 @@ proptest! {
     }
 
     #[test]
+    fn a_change_of_a_word_is_encoded_and_decoded(
+        op in 0_usize..5,
+        is_long in any::<bool>(),
+        operand in any::<u64>(),
+        target in 0..MemoryId::LIMIT,
+        target_offset in any::<u32>(),
+    ) {
+        let op = [WordOp::Add, WordOp::And, WordOp::Or, WordOp::Xor, WordOp::Set][op];
+        let len = if is_long { WordLen::Eight } else { WordLen::Four };
+        let update = WordUpdate { op, len, operand, target: memory(target), target_offset };
+        let trigger = Trigger::update(update);
+        prop_assert_eq!(trigger.word_update(), Some(update));
+        prop_assert!(trigger.kind().is_none() && !trigger.is_nothing());
+        prop_assert_eq!(trigger.words()[1] & COMMIT_BIT, 0);
+        prop_assert_eq!(Trigger::from_words(trigger.words()), trigger);
+    }
+
+    #[test]
+    fn a_trigger_with_a_kind_changes_no_word(words in any::<[u64; 2]>(), kind in 1_u64..8) {
+        let trigger = Trigger::from_words([words[0], words[1] & !(7 << 60) | kind << 60]);
+        prop_assert!(trigger.word_update().is_none() && !trigger.is_nothing());
+    }
+
+    #[test]
     fn any_words_decode_and_encode_to_themselves_but_for_the_commit_bit(words in any::<[u64; 2]>()) {
         let trigger = Trigger::from_words(words);
         prop_assert_eq!(trigger.words(), [words[0], words[1] & !COMMIT_BIT]);
@@ -102,6 +126,20 @@ fn the_layout_of_the_words_is_the_documented_one() {
     let trigger = Trigger::put_with_signal_and_flush(transfer, SemaphoreId::new(0x2a66).unwrap());
     assert_eq!(trigger.words()[0], 0x22_a000_0011);
     assert_eq!(trigger.words()[1], 0x33 | 0x144 << 32 | 0x155 << 41 | 0x266 << 50 | 7 << 60);
+}
+
+#[test]
+fn a_change_of_a_word_has_its_fields_where_a_copy_has_them() {
+    let update = WordUpdate {
+        op: WordOp::Set,
+        len: WordLen::Eight,
+        operand: 0x1122_3344_5566_7788,
+        target: memory(0x155),
+        target_offset: 0x33,
+    };
+    let words = Trigger::update(update).words();
+    assert_eq!(words, [0x1122_3344_5566_7788, 0x33 | 0x155 << 41 | 0x25 << 50]);
+    assert!((6..32).all(|op| Trigger::from_words([1, op << 50]).is_nothing()), "there are five operations");
 }
 
 #[test]

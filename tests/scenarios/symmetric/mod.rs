@@ -3,5 +3,6 @@
 mod atomics;
 mod locks;
 mod moves;
+mod proxied;
 mod signals;
 mod waits;
