@@ -3,6 +3,7 @@
 
 mod sweep;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -117,6 +118,30 @@ fn a_rank_ends_all_with_its_status() {
 #[test]
 fn a_rank_ends_all_in_good_order() {
     run_as_several(&compiled(&source("global_success.c"), false));
+}
+
+#[test]
+fn compilers_and_launchers_of_other_libraries_have_their_names_here() {
+    let target = library().prefix().join("by_oshcc");
+    let bin = library().prefix().join("bin");
+    let mut compiler = Command::new(bin.join("oshcc"));
+    compiler.arg(source("basics.c")).args([HEADERS, "-D_GNU_SOURCE", "-o"]).arg(&target);
+    assert!(compiler.status().unwrap().success());
+    assert!(Command::new(&target).status().unwrap().success(), "a world of one");
+    let mut compiler = Command::new(bin.join("oshc++"));
+    compiler.arg(source("overloads.cpp")).args([HEADERS, "-o"]).arg(&target);
+    assert!(compiler.status().unwrap().success());
+    assert!(Command::new(&target).status().unwrap().success(), "a world of one");
+    // A launcher that says what it was told.
+    let path = library().prefix().join("told");
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::write(path.join("shmccl"), "#!/bin/sh\necho \"$SHMCCL_HEAP $*\"\n").unwrap();
+    std::fs::set_permissions(path.join("shmccl"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut launcher = Command::new(bin.join("oshrun"));
+    launcher.args(["-np", "3", "./ring", "-np"]).env("SHMEM_SYMMETRIC_SIZE", "64M").env_remove("SHMCCL_HEAP");
+    let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+    let told = launcher.env("PATH", path).output().unwrap().stdout;
+    assert_eq!(String::from_utf8_lossy(&told), "64M run -n 3 ./ring -np\n");
 }
 
 #[test]
