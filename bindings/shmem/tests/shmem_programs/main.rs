@@ -121,6 +121,13 @@ fn a_rank_ends_all_in_good_order() {
 }
 
 #[test]
+fn an_active_set_with_longer_distances_than_numbers_is_an_error() {
+    let program = compiled(&source("no_active_set.c"), false);
+    let error = launch(3, &program).supervise(&mut Silent).unwrap_err();
+    assert!(!format!("{error:?}").contains("Signal"), "{error:?}");
+}
+
+#[test]
 fn compilers_and_launchers_of_other_libraries_have_their_names_here() {
     let target = library().prefix().join("by_oshcc");
     let bin = library().prefix().join("bin");
