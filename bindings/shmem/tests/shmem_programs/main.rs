@@ -121,6 +121,26 @@ fn a_rank_ends_all_in_good_order() {
 }
 
 #[test]
+fn ranks_that_both_end_all_write_what_they_have_printed() {
+    let program = compiled(&source("all_end_all.c"), false);
+    let printed = library().prefix().join("printed");
+    for _ in 0..3 {
+        launch(2, &program).program(Program::new(&program, [&printed])).supervise(&mut Silent).unwrap();
+        let mut begun = 0;
+        for rank in 0..2 {
+            let file = printed.with_extension(rank.to_string());
+            // The other one may have been quicker than this one's call.
+            if std::fs::remove_file(printed.with_extension(format!("{rank}.begun"))).is_ok() {
+                assert_eq!(std::fs::read_to_string(&file).unwrap(), "printed", "rank {rank}");
+                begun += 1;
+            }
+            std::fs::remove_file(file).unwrap();
+        }
+        assert!(begun > 0);
+    }
+}
+
+#[test]
 fn an_active_set_with_longer_distances_than_numbers_is_an_error() {
     let program = compiled(&source("no_active_set.c"), false);
     let error = launch(3, &program).supervise(&mut Silent).unwrap_err();
