@@ -65,8 +65,12 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// Leaves the job. Those that still wait for this rank hear that it is gone.
+/// Leaves the job. Those that still wait for this rank hear that it is gone. A child of a fork has
+/// nothing to leave.
 extern "C" fn leave_at_exit() {
+    if world::is_child() {
+        return;
+    }
     let has_failed = fail::has_failed_at_end();
     let finalize = lock(&BEFORE).take();
     // The others do not come to the barrier of a rank that has failed.

@@ -141,6 +141,11 @@ fn ranks_that_both_end_all_write_what_they_have_printed() {
 }
 
 #[test]
+fn children_of_a_fork_have_memory_as_it_was_and_make_no_calls() {
+    run_as_several(&compiled(&source("forked.c"), false));
+}
+
+#[test]
 fn an_active_set_with_longer_distances_than_numbers_is_an_error() {
     let program = compiled(&source("no_active_set.c"), false);
     let error = launch(3, &program).supervise(&mut Silent).unwrap_err();
