@@ -15,12 +15,9 @@
 
 #ifdef __cplusplus
 #include <complex>
-typedef std::complex<float> SHMEM_COMPLEXF_;
-typedef std::complex<double> SHMEM_COMPLEXD_;
-#else
-typedef float _Complex SHMEM_COMPLEXF_;
-typedef double _Complex SHMEM_COMPLEXD_;
 #endif
+__extension__ typedef float _Complex SHMEM_COMPLEXF_;
+__extension__ typedef double _Complex SHMEM_COMPLEXD_;
 
 #define SHMEM_MAJOR_VERSION 1
 #define SHMEM_MINOR_VERSION 6
@@ -3912,8 +3909,8 @@ void shmem_ctx_pe_quiet(shmem_ctx_t ctx, const int *target_pes, size_t npes);
 void pshmem_ctx_pe_quiet(shmem_ctx_t ctx, const int *target_pes, size_t npes);
 
 /* 10 */
-int shmem_pcontrol(int level, ...);
-int pshmem_pcontrol(int level, ...);
+void shmem_pcontrol(int level, ...);
+void pshmem_pcontrol(int level, ...);
 
 /* 9.13.1 */
 void shmem_set_lock(long *lock);
@@ -4872,6 +4869,26 @@ static inline size_t shmem_test_some_vector(volatile unsigned long long *ivars, 
 static inline int shmem_sync(shmem_team_t team) { return shmem_team_sync(team); }
 static inline void shmem_signal_add(shmem_ctx_t ctx, uint64_t *sig_addr, uint64_t signal, int pe) { shmem_ctx_signal_add(ctx, sig_addr, signal, pe); }
 static inline void shmem_signal_set(shmem_ctx_t ctx, uint64_t *sig_addr, uint64_t signal, int pe) { shmem_ctx_signal_set(ctx, sig_addr, signal, pe); }
+static inline int shmem_complexd_sum_reduce(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nreduce) { return shmem_complexd_sum_reduce(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nreduce); }
+static inline int shmem_sum_reduce(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nreduce) { return shmem_complexd_sum_reduce(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nreduce); }
+static inline int shmem_complexf_sum_reduce(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nreduce) { return shmem_complexf_sum_reduce(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nreduce); }
+static inline int shmem_sum_reduce(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nreduce) { return shmem_complexf_sum_reduce(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nreduce); }
+static inline int shmem_complexd_prod_reduce(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nreduce) { return shmem_complexd_prod_reduce(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nreduce); }
+static inline int shmem_prod_reduce(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nreduce) { return shmem_complexd_prod_reduce(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nreduce); }
+static inline int shmem_complexf_prod_reduce(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nreduce) { return shmem_complexf_prod_reduce(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nreduce); }
+static inline int shmem_prod_reduce(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nreduce) { return shmem_complexf_prod_reduce(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nreduce); }
+static inline void shmem_complexd_sum_to_all(std::complex<double> *dest, const std::complex<double> *source, int nreduce, int PE_start, int logPE_stride, int PE_size, std::complex<double> *pWrk, long *pSync) { return shmem_complexd_sum_to_all(reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nreduce, PE_start, logPE_stride, PE_size, reinterpret_cast<SHMEM_COMPLEXD_ *>(pWrk), pSync); }
+static inline void shmem_complexf_sum_to_all(std::complex<float> *dest, const std::complex<float> *source, int nreduce, int PE_start, int logPE_stride, int PE_size, std::complex<float> *pWrk, long *pSync) { return shmem_complexf_sum_to_all(reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nreduce, PE_start, logPE_stride, PE_size, reinterpret_cast<SHMEM_COMPLEXF_ *>(pWrk), pSync); }
+static inline void shmem_complexd_prod_to_all(std::complex<double> *dest, const std::complex<double> *source, int nreduce, int PE_start, int logPE_stride, int PE_size, std::complex<double> *pWrk, long *pSync) { return shmem_complexd_prod_to_all(reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nreduce, PE_start, logPE_stride, PE_size, reinterpret_cast<SHMEM_COMPLEXD_ *>(pWrk), pSync); }
+static inline void shmem_complexf_prod_to_all(std::complex<float> *dest, const std::complex<float> *source, int nreduce, int PE_start, int logPE_stride, int PE_size, std::complex<float> *pWrk, long *pSync) { return shmem_complexf_prod_to_all(reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nreduce, PE_start, logPE_stride, PE_size, reinterpret_cast<SHMEM_COMPLEXF_ *>(pWrk), pSync); }
+static inline int shmem_complexd_sum_inscan(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nelems) { return shmem_complexd_sum_inscan(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nelems); }
+static inline int shmem_sum_inscan(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nelems) { return shmem_complexd_sum_inscan(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nelems); }
+static inline int shmem_complexf_sum_inscan(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nelems) { return shmem_complexf_sum_inscan(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nelems); }
+static inline int shmem_sum_inscan(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nelems) { return shmem_complexf_sum_inscan(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nelems); }
+static inline int shmem_complexd_sum_exscan(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nelems) { return shmem_complexd_sum_exscan(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nelems); }
+static inline int shmem_sum_exscan(shmem_team_t team, std::complex<double> *dest, const std::complex<double> *source, size_t nelems) { return shmem_complexd_sum_exscan(team, reinterpret_cast<SHMEM_COMPLEXD_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXD_ *>(source), nelems); }
+static inline int shmem_complexf_sum_exscan(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nelems) { return shmem_complexf_sum_exscan(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nelems); }
+static inline int shmem_sum_exscan(shmem_team_t team, std::complex<float> *dest, const std::complex<float> *source, size_t nelems) { return shmem_complexf_sum_exscan(team, reinterpret_cast<SHMEM_COMPLEXF_ *>(dest), reinterpret_cast<const SHMEM_COMPLEXF_ *>(source), nelems); }
 #endif
 
 #if !defined(__cplusplus) && defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L

@@ -25,8 +25,10 @@ fn group(start: c_int, log_stride: c_int, size: c_int, sync: *mut c_long) -> Tea
             world.n
         ))
     };
-    let (Ok(count), Ok(stride)) = (usize::try_from(size), u32::try_from(log_stride)) else { wrong() };
-    let Some(stride) = 1_isize.checked_shl(stride) else { wrong() };
+    let (Ok(count), Ok(log_stride)) = (usize::try_from(size), u32::try_from(log_stride)) else { wrong() };
+    // Numbers of PEs are of this type, so a longer stride leads to none.
+    let Some(stride) = 1_i32.checked_shl(log_stride).filter(|stride| *stride > 0) else { wrong() };
+    let stride = stride as isize;
     let ranks = StridedRanks { start: start as isize, stride, size: count };
     let is_whole = count > 0 && start >= 0 && count <= world.n && ranks.member(count - 1) < world.n;
     let me = if is_whole { ranks.index_of(world.me) } else { None };

@@ -1,7 +1,7 @@
 //! How a rank ends: by its own return from `main`, or because one has ended all of them.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ use crate::world::{self, World, lock};
 
 /// The bit of the word that says that there is a status.
 const IS_OVER: u64 = 1 << 32;
+
+/// Whether this rank ends all. Then it ends by itself, as a program does.
+static ENDS_ALL: AtomicBool = AtomicBool::new(false);
 
 /// What a program does when it returns from `main`, before it leaves the job.
 static BEFORE: Mutex<Option<fn()>> = Mutex::new(None);
@@ -62,8 +65,12 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// Leaves the job. Those that still wait for this rank hear that it is gone.
+/// Leaves the job. Those that still wait for this rank hear that it is gone. A child of a fork has
+/// nothing to leave.
 extern "C" fn leave_at_exit() {
+    if world::is_child() {
+        return;
+    }
     let has_failed = fail::has_failed_at_end();
     let finalize = lock(&BEFORE).take();
     // The others do not come to the barrier of a rank that has failed.
@@ -78,7 +85,8 @@ fn end_if_told() {
     let Some(world) = world::joined() else { return };
     // SAFETY: the word is in memory that stays mapped.
     let value = unsafe { &*world.control.exit() }.load(Ordering::Acquire);
-    if value & IS_OVER != 0 {
+    // Relaxed: a rank that is told as it begins to end all may end at once.
+    if value & IS_OVER != 0 && !ENDS_ALL.load(Ordering::Relaxed) {
         // A rank that is gone without a word has failed, whatever its status.
         world::leave();
         fail::end_now(status_of(value));
@@ -103,6 +111,8 @@ fn status_of(word: u64) -> c_int {
 /// Ends all ranks with `status`.
 pub(crate) fn global_exit(status: c_int) -> ! {
     let world = world::world();
+    // Relaxed: as above.
+    ENDS_ALL.store(true, Ordering::Relaxed);
     let value = IS_OVER | u64::from(status.to_le_bytes()[0]);
     for rank in (0..world.n).filter(|rank| *rank != world.me) {
         let word: *mut AtomicU64 = world.at(world.control.exit(), rank);

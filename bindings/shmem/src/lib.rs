@@ -20,6 +20,7 @@ compile_error!("long doubles are those of x86-64");
 pub mod table;
 
 mod active_sets;
+mod allocations;
 mod atomics;
 mod collectives;
 mod contexts;

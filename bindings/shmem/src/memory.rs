@@ -1,24 +1,18 @@
 //! Memory that all ranks allocate and free together.
 
-use std::collections::BTreeMap;
 use std::ffi::{c_long, c_void};
-use std::sync::Mutex;
 
 use shmccl::Error;
-use shmccl::heap::Region;
 
 use crate::fail::{fatal, note, or_fatal};
 use crate::sync;
-use crate::world::{lock, world};
+use crate::world::world;
 
 /// The alignment of memory that asks for none: a pair of cache lines.
 const ALIGNMENT: usize = 128;
 
 /// The largest alignment: that of the heaps themselves.
 const LARGEST_ALIGNMENT: usize = 2 << 20;
-
-/// What is allocated, by address.
-static ALLOCATED: Mutex<BTreeMap<usize, Region>> = Mutex::new(BTreeMap::new());
 
 pub(crate) fn malloc(size: usize) -> *mut c_void {
     allocate("shmem_malloc", size, ALIGNMENT)
@@ -57,7 +51,7 @@ pub(crate) unsafe fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
         free(old);
         return std::ptr::null_mut();
     }
-    let Some(region) = lock(&ALLOCATED).get(&old.addr()).copied() else { unknown("shmem_realloc", old) };
+    let Some(region) = world().allocations.get(old.addr()) else { unknown("shmem_realloc", old) };
     let new = allocate("shmem_realloc", size, ALIGNMENT);
     if !new.is_null() {
         let kept = usize::try_from(region.len).map_or(size, |len| len.min(size));
@@ -72,15 +66,16 @@ pub(crate) fn free(address: *mut c_void) {
     if address.is_null() {
         return;
     }
-    let Some(region) = lock(&ALLOCATED).remove(&address.addr()) else { unknown("shmem_free", address) };
-    or_fatal(world().with(|comm| comm.free_region(region)), "shmem_free");
+    let world = world();
+    let Some(region) = world.allocations.remove(address.addr()) else { unknown("shmem_free", address) };
+    or_fatal(world.with(|comm| comm.free_region(region)), "shmem_free");
 }
 
 /// Frees what the program has not freed, in the same order on all ranks.
 pub(crate) fn free_all() {
-    let left = std::mem::take(&mut *lock(&ALLOCATED));
-    for region in left.into_values() {
-        or_fatal(world().with(|comm| comm.free_region(region)), "shmem_finalize");
+    let world = world();
+    for region in world.allocations.take_all() {
+        or_fatal(world.with(|comm| comm.free_region(region)), "shmem_finalize");
     }
 }
 
@@ -97,7 +92,7 @@ fn allocate(call: &str, size: usize, alignment: usize) -> *mut c_void {
     match world.with(|comm| comm.alloc_region(size as u64, alignment as u64)) {
         Ok(region) => {
             let address = world.address(region);
-            lock(&ALLOCATED).insert(address, region);
+            world.allocations.insert(address, region);
             std::ptr::with_exposed_provenance_mut(address)
         }
         Err(

@@ -14,6 +14,7 @@ static PAIRS: Mutex<u32> = Mutex::new(0);
 
 /// Begins to use the job with the first call, and counts the others. The very first one joins it.
 pub(crate) fn init() {
+    world::refuse_child();
     let mut pairs = lock(&PAIRS);
     if *pairs == 0 {
         leaving::watch(world::enter());

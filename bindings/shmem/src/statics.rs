@@ -4,7 +4,7 @@
 use shmccl::bootstrap::wants_statics;
 use shmccl::comm::Statics;
 use shmccl::shm::statics::map_over;
-use shmccl::{Communicator, Error};
+use shmccl::{Communicator, Error, Rank};
 
 /// Runs before the constructors of the program: a library is initialised before those that need it,
 /// and among those of one file this one has an early priority.
@@ -36,7 +36,7 @@ impl StaticObjects {
         let Ok(window) = statics.window() else {
             return Ok(Self { start: 0, len: 0, bases: Vec::new(), statics });
         };
-        let base = |rank: &shmccl::Rank| Ok(window.whole(*rank)?.start().as_ptr().expose_provenance());
+        let base = |rank: &Rank| Ok(window.whole(*rank)?.start().as_ptr().expose_provenance());
         let bases = comm.members().iter().map(base).collect::<Result<_, Error>>()?;
         let fits = |len: u64| usize::try_from(len).expect("addresses have 64 bits");
         Ok(Self { start: fits(window.start()), len: fits(window.len()), bases, statics: statics.clone() })
@@ -49,10 +49,16 @@ impl StaticObjects {
         if offset < self.len { Some(self.bases[rank] + offset) } else { None }
     }
 
+    /// Has children of a fork find what those of `rank` hold then.
+    pub(crate) fn lend(&self, rank: Rank) {
+        // To look for the bytes is to borrow them. Without static objects there is nothing to lend.
+        drop(self.statics.span(rank, self.start, self.len as u64));
+    }
+
     /// Tells what else lies at `address`, or why static objects are not symmetric.
     #[cold]
     pub(crate) fn reason(&self, address: usize) -> String {
-        match self.statics.span(shmccl::Rank::ZERO, address, 1) {
+        match self.statics.span(Rank::ZERO, address, 1) {
             Ok(_) => String::new(),
             Err(error) => error.to_string(),
         }

@@ -363,7 +363,7 @@ const ORDERING: &[Family] = &[
     plain("9.12.2", "1.0", "quiet", "void", "void", "rma::quiet").with_context(),
     plain("9.12.3", "1.6", "pe_quiet", "void", "const int *target_pes, size_t npes", "rma::pe_quiet")
         .with_context(),
-    plain("10", "1.2", "pcontrol", "int", "int level, ...", "world::pcontrol"),
+    plain("10", "1.2", "pcontrol", "void", "int level, ...", "world::pcontrol"),
 ];
 
 const TEAM_MOVE: &str = "shmem_team_t team, T *dest, const T *source, size_t nelems";

@@ -5,14 +5,15 @@
 //! moved by so many distances, is that of another rank. Static objects are looked up.
 
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shmccl::bootstrap::Options;
 use shmccl::comm::{Aborter, JoinedAs, join_job};
-use shmccl::heap::{HeapView, Region};
+use shmccl::heap::Region;
 use shmccl::{Communicator, Error};
 
+use crate::allocations::AllocatedRegions;
 use crate::control::{CONTROL_LEN, ControlWords};
 use crate::fail::{fatal, name_rank, or_fatal};
 use crate::statics::StaticObjects;
@@ -37,8 +38,7 @@ pub(crate) struct World {
     pub(crate) control: ControlWords,
     pub(crate) aborter: Aborter,
     comm: Mutex<Option<Communicator>>,
-    /// Keeps the heaps mapped, also when the job was left.
-    _heaps: HeapView,
+    pub(crate) allocations: AllocatedRegions,
 }
 
 /// The job, from the first `shmem_init` to the end of the process.
@@ -46,6 +46,9 @@ static JOINED: OnceLock<World> = OnceLock::new();
 
 /// The job while the program may use it.
 static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Whether this process is a child that a rank has forked.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Takes a lock, whatever became of its last holder.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,7 +65,12 @@ pub(crate) fn current() -> Option<&'static World> {
 
 /// Begins to use the job. The first time joins it.
 pub(crate) fn enter() -> &'static World {
-    let world = JOINED.get_or_init(|| or_fatal(World::join(), "shmem_init"));
+    let world = JOINED.get_or_init(|| {
+        let world = or_fatal(World::join(), "shmem_init");
+        // SAFETY: the function is there as long as the process.
+        unsafe { libc::pthread_atfork(None, None, Some(end_in_child)) };
+        world
+    });
     WORLD.store(std::ptr::from_ref(world).cast_mut(), Ordering::Release);
     world
 }
@@ -70,6 +78,19 @@ pub(crate) fn enter() -> &'static World {
 /// Ends the use of the job.
 pub(crate) fn end() {
     WORLD.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// Ends the use of the job in the child of a fork: it has a copy of what the rank had.
+extern "C" fn end_in_child() {
+    // Relaxed: the child has one thread.
+    IS_CHILD.store(true, Ordering::Relaxed);
+    end();
+}
+
+/// Returns whether this process is a child that a rank has forked.
+pub(crate) fn is_child() -> bool {
+    // Relaxed: as above.
+    IS_CHILD.load(Ordering::Relaxed)
 }
 
 /// Returns the job that this process has joined, whether it uses it now or not.
@@ -85,7 +106,25 @@ pub(crate) fn leave() {
 /// Returns the job, or ends a program that is in none.
 #[inline]
 pub(crate) fn world() -> &'static World {
-    current().unwrap_or_else(|| fatal("a call before shmem_init, or after shmem_finalize"))
+    current().unwrap_or_else(|| out_of_use())
+}
+
+#[cold]
+fn out_of_use() -> ! {
+    refuse_child();
+    fatal("a call before shmem_init, or after shmem_finalize")
+}
+
+/// Ends a child that a rank has forked.
+pub(crate) fn refuse_child() {
+    if is_child() {
+        fatal("a call in a child of a fork, which is no PE");
+    }
+}
+
+/// Returns the job that this process is in, or that its parent was in.
+fn own_or_inherited() -> &'static World {
+    current().or_else(|| joined().filter(|_| is_child())).unwrap_or_else(|| out_of_use())
 }
 
 impl World {
@@ -99,20 +138,20 @@ impl World {
         };
         let region = comm.alloc_region(CONTROL_LEN, PAGE)?;
         let start = comm.span(comm.rank(), region)?.start();
-        let view = comm.heap().view().clone();
+        let shape = comm.heap().view().shape();
         name_rank(comm.rank().index(), comm.members().len());
         let fits = |len: u64| usize::try_from(len).expect("addresses have 64 bits");
         Ok(Self {
             me: comm.rank().index(),
             n: comm.members().len(),
             own: start.addr().get() - fits(region.offset.get()),
-            len: fits(view.shape().len()),
-            stride: fits(view.shape().segment_len()),
+            len: fits(shape.len()),
+            stride: fits(shape.segment_len()),
             statics: StaticObjects::of(&comm)?,
             control: ControlWords::new(start),
             aborter: comm.aborter(),
+            allocations: AllocatedRegions::new(&comm),
             comm: Mutex::new(Some(comm)),
-            _heaps: view,
         })
     }
 
@@ -177,11 +216,11 @@ pub(crate) fn signed(number: usize) -> c_int {
 }
 
 pub(crate) fn my_pe() -> c_int {
-    signed(world().me)
+    signed(own_or_inherited().me)
 }
 
 pub(crate) fn n_pes() -> c_int {
-    signed(world().n)
+    signed(own_or_inherited().n)
 }
 
 pub(crate) fn pe_accessible(pe: c_int) -> c_int {
@@ -198,16 +237,18 @@ pub(crate) fn ptr<T>(address: *const T, pe: c_int) -> *mut T {
         return std::ptr::null_mut();
     }
     let world = world();
-    world.at(address, world.rank(pe))
+    let rank = world.rank(pe);
+    world.allocations.reach(rank, &world.statics);
+    world.at(address, rank)
 }
 
 /// # Safety
 /// Both can be written.
 pub(crate) unsafe fn version(major: *mut c_int, minor: *mut c_int) {
-    // SAFETY: the caller answers for it.
-    unsafe { store(major, 1) };
-    // SAFETY: as above.
-    unsafe { store(minor, 6) };
+    for (target, number) in [(major, 1), (minor, 6)] {
+        // SAFETY: the caller answers for it.
+        unsafe { store(target, number) };
+    }
 }
 
 /// # Safety
@@ -217,7 +258,5 @@ pub(crate) unsafe fn name(name: *mut c_char) {
     unsafe { std::ptr::copy_nonoverlapping(NAME.as_ptr().cast(), name, NAME.len()) };
 }
 
-/// Says that all is well: profilers put their own function in its place.
-pub(crate) fn pcontrol(_level: c_int) -> c_int {
-    0
-}
+/// Does nothing: profilers put their own function in its place.
+pub(crate) fn pcontrol(_level: c_int) {}

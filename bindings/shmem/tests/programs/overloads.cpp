@@ -21,6 +21,13 @@ int main()
     shmem_sync(SHMEM_TEAM_WORLD);
     check(shmem_sum_reduce(SHMEM_TEAM_WORLD, complex + 1, complex, 1) == 0);
     check(complex[1] == std::complex<double>(n, n * (n - 1) / 2));
+    shmem_sync(SHMEM_TEAM_WORLD);
+    check(shmem_complexd_prod_reduce(SHMEM_TEAM_WORLD, complex + 1, complex, 1) == 0);
+    // The complex numbers of C, which this compiler knows, too.
+    auto *of_c = reinterpret_cast<SHMEM_COMPLEXD_ *>(complex);
+    check(shmem_complexd_sum_reduce(SHMEM_TEAM_WORLD, of_c + 1, of_c, 1) == 0);
+    check(shmem_sum_reduce(SHMEM_TEAM_WORLD, of_c + 1, of_c, 1) == 0);
+    check(complex[1] == std::complex<double>(n, n * (n - 1) / 2));
     shmem_barrier_all();
     shmem_finalize();
     return 0;

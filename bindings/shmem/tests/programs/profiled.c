@@ -1,5 +1,6 @@
 /* A program with functions of its own before two calls of the library. */
 #include "check.h"
+#include <pshmem.h>
 
 static int barriers, puts_seen;
 

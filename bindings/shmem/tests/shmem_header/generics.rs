@@ -64,8 +64,32 @@ pub(crate) fn overloads() -> String {
             overload(name, plain(&with_context));
         }
     }
+    complex_overloads(&mut text);
     text.push_str("#endif\n");
     text
+}
+
+/// Adds the forms for complex numbers of C++, which lie in memory as those of C do.
+fn complex_overloads(text: &mut String) {
+    const TYPES: [(&str, &str); 2] =
+        [("SHMEM_COMPLEXF_", "std::complex<float>"), ("SHMEM_COMPLEXD_", "std::complex<double>")];
+    for (family, Declared { returns, name, parameters }) in super::functions() {
+        let Some((c, cpp)) = TYPES.into_iter().find(|(c, _)| parameters.contains(c)) else { continue };
+        let pass = |one: &str| {
+            let qualifier = if one.starts_with("const ") { "const " } else { "" };
+            match one.contains(c) {
+                true => format!("reinterpret_cast<{qualifier}{c} *>({})", names(one)),
+                false => names(one),
+            }
+        };
+        let passed = parameters.split(", ").map(pass).collect::<Vec<_>>().join(", ");
+        let parameters = parameters.replace(c, cpp);
+        let generic = (!family.generic.is_empty()).then(|| format!("shmem_{}", family.generic));
+        for own in [name.clone()].into_iter().chain(generic) {
+            writeln!(text, "static inline {returns} {own}({parameters}) {{ return {name}({passed}); }}")
+                .unwrap();
+        }
+    }
 }
 
 fn has(name: &str) -> bool {

@@ -15,12 +15,9 @@
 
 #ifdef __cplusplus
 #include <complex>
-typedef std::complex<float> SHMEM_COMPLEXF_;
-typedef std::complex<double> SHMEM_COMPLEXD_;
-#else
-typedef float _Complex SHMEM_COMPLEXF_;
-typedef double _Complex SHMEM_COMPLEXD_;
 #endif
+__extension__ typedef float _Complex SHMEM_COMPLEXF_;
+__extension__ typedef double _Complex SHMEM_COMPLEXD_;
 
 #define SHMEM_MAJOR_VERSION 1
 #define SHMEM_MINOR_VERSION 6

@@ -3,6 +3,7 @@
 
 mod sweep;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -117,6 +118,62 @@ fn a_rank_ends_all_with_its_status() {
 #[test]
 fn a_rank_ends_all_in_good_order() {
     run_as_several(&compiled(&source("global_success.c"), false));
+}
+
+#[test]
+fn ranks_that_both_end_all_write_what_they_have_printed() {
+    let program = compiled(&source("all_end_all.c"), false);
+    let printed = library().prefix().join("printed");
+    for _ in 0..3 {
+        launch(2, &program).program(Program::new(&program, [&printed])).supervise(&mut Silent).unwrap();
+        let mut begun = 0;
+        for rank in 0..2 {
+            let file = printed.with_extension(rank.to_string());
+            // The other one may have been quicker than this one's call.
+            if std::fs::remove_file(printed.with_extension(format!("{rank}.begun"))).is_ok() {
+                assert_eq!(std::fs::read_to_string(&file).unwrap(), "printed", "rank {rank}");
+                begun += 1;
+            }
+            std::fs::remove_file(file).unwrap();
+        }
+        assert!(begun > 0);
+    }
+}
+
+#[test]
+fn children_of_a_fork_have_memory_as_it_was_and_make_no_calls() {
+    run_as_several(&compiled(&source("forked.c"), false));
+}
+
+#[test]
+fn an_active_set_with_longer_distances_than_numbers_is_an_error() {
+    let program = compiled(&source("no_active_set.c"), false);
+    let error = launch(3, &program).supervise(&mut Silent).unwrap_err();
+    assert!(!format!("{error:?}").contains("Signal"), "{error:?}");
+}
+
+#[test]
+fn compilers_and_launchers_of_other_libraries_have_their_names_here() {
+    let target = library().prefix().join("by_oshcc");
+    let bin = library().prefix().join("bin");
+    let mut compiler = Command::new(bin.join("oshcc"));
+    compiler.arg(source("basics.c")).args([HEADERS, "-D_GNU_SOURCE", "-o"]).arg(&target);
+    assert!(compiler.status().unwrap().success());
+    assert!(Command::new(&target).status().unwrap().success(), "a world of one");
+    let mut compiler = Command::new(bin.join("oshc++"));
+    compiler.arg(source("overloads.cpp")).args([HEADERS, "-o"]).arg(&target);
+    assert!(compiler.status().unwrap().success());
+    assert!(Command::new(&target).status().unwrap().success(), "a world of one");
+    // A launcher that says what it was told.
+    let path = library().prefix().join("told");
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::write(path.join("shmccl"), "#!/bin/sh\necho \"$SHMCCL_HEAP $*\"\n").unwrap();
+    std::fs::set_permissions(path.join("shmccl"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut launcher = Command::new(bin.join("oshrun"));
+    launcher.args(["-np", "3", "./ring", "-np"]).env("SHMEM_SYMMETRIC_SIZE", "64M").env_remove("SHMCCL_HEAP");
+    let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+    let told = launcher.env("PATH", path).output().unwrap().stdout;
+    assert_eq!(String::from_utf8_lossy(&told), "64M run -n 3 ./ring -np\n");
 }
 
 #[test]

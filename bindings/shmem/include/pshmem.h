@@ -1,0 +1,2 @@
+/* The functions of OpenSHMEM by their second names, for profilers. shmem.h declares both. */
+#include <shmem.h>
