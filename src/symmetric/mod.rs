@@ -49,7 +49,7 @@ mod word_set;
 use std::sync::Arc;
 
 pub use atom::{Atom, IntegerAtom};
-pub use lock::Acquired;
+pub use lock::{Acquired, LockWord};
 pub use signal::{SignalOp, WordSignal};
 pub use strided::StridedBlocks;
 pub use waits::Comparison;

@@ -10,7 +10,7 @@ use super::{Atom, Symmetric};
 use crate::channel::{EpochWatch, LongWait, RankContext, WaitKind};
 use crate::error::Result;
 use crate::heap::{HeapOffset, Region};
-use crate::rank::RankSet;
+use crate::rank::Rank;
 use crate::sync::{AtomicWord, Kernel, Stop, WaitingIn, Watch, spin_until, wait_until};
 use crate::trace::Verb;
 
@@ -56,21 +56,43 @@ impl Comparison {
 /// A wait for words of a heap.
 #[derive(Debug)]
 struct WordWait<'a> {
-    context: &'a RankContext,
+    all: &'a Symmetric,
     kind: WaitKind,
+    /// The ranks of which one has to be there; none where any may leave.
+    needed: &'a [Rank],
+}
+
+impl WordWait<'_> {
+    /// Returns a rank as the job numbers it.
+    fn member(&self, rank: Rank) -> Rank {
+        self.all.targets[rank.index()].member
+    }
+
+    /// Returns one of those that are needed, when all of them are gone.
+    fn missing(&self) -> Option<Rank> {
+        let is_gone = |rank: &Rank| self.all.context.mapped().life(self.member(*rank)).status().is_gone();
+        let last = self.needed.last().filter(|_| self.needed.iter().all(is_gone));
+        last.map(|rank| self.member(*rank))
+    }
+
+    /// Returns the rank that is awaited, if it is a certain one.
+    fn awaited(&self) -> Option<Rank> {
+        if let [rank] = self.needed { Some(self.member(*rank)) } else { None }
+    }
 }
 
 impl LongWait for WordWait<'_> {
     fn context(&self) -> &RankContext {
-        self.context
+        &self.all.context
     }
 
     fn stop(&self) -> Option<Stop> {
-        self.context.watch(None).check()
+        self.all.context.watch(None).check().or_else(|| self.missing().map(Stop::PeerLost))
     }
 
     fn seen(&self) -> WaitingIn {
-        WaitingIn { call: None, kind: self.kind as u64, step: 0, awaited: RankSet::default() }
+        let awaited = self.awaited().into_iter().collect();
+        WaitingIn { call: None, kind: self.kind as u64, step: 0, awaited }
     }
 
     fn longest_sleep(&self, slept: u32) -> Duration {
@@ -114,6 +136,31 @@ impl Symmetric {
         })
     }
 
+    /// Waits until `poll`, which looks at words of this rank, returns something. Whoever changes
+    /// one by address has to [`notify`](Self::notify) this rank; otherwise the change is seen up to
+    /// 20 ms later.
+    ///
+    /// Of the ranks that are `needed` one has to be there, if any are.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`](crate::Error::PeerLost) when all that are needed have left, too;
+    /// otherwise those of [`Symmetric::wait_until`].
+    pub fn wait_for<R>(&self, needed: &[Rank], poll: impl FnMut() -> Option<R>) -> Result<R> {
+        needed.iter().try_for_each(|rank| self.target(*rank).map(drop))?;
+        self.verb(Verb::WAIT_UNTIL, self.rank, 0, |all| all.wait_long(WaitKind::WaitUntil, needed, poll))
+    }
+
+    /// Wakes the threads of `rank` that wait for words of its heap, after a change by address. It
+    /// costs a load where none sleeps.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRank`](crate::Error::InvalidRank).
+    #[inline]
+    pub fn notify(&self, rank: Rank) -> Result<()> {
+        self.change(self.target(rank)?, |_| ());
+        Ok(())
+    }
+
     #[inline]
     fn own_word<T: Atom>(&self, word: HeapOffset) -> Result<&T::Word> {
         self.reach(self.rank, Region::new(word, size_of::<T>() as u64))?.heap.atomic(word.get())
@@ -149,15 +196,17 @@ impl Symmetric {
                 found = poll();
                 found.is_some()
             });
-        found.filter(|_| is_there).map_or_else(|| self.wait_long(kind, poll), Ok)
+        found.filter(|_| is_there).map_or_else(|| self.wait_long(kind, &[], poll), Ok)
     }
 
     #[inline(never)]
-    fn wait_long<R>(&self, kind: WaitKind, poll: impl FnMut() -> Option<R>) -> Result<R> {
-        let watch = EpochWatch(WordWait { context: &self.context, kind });
+    fn wait_long<R>(&self, kind: WaitKind, needed: &[Rank], poll: impl FnMut() -> Option<R>) -> Result<R> {
+        let watch = EpochWatch(WordWait { all: self, kind, needed });
+        let awaited = watch.0.awaited();
         let waiting = self.context.waiting(&watch);
         let park = &self.target(self.rank)?.park;
-        wait_until(&waiting, park, poll).map_err(|stop| self.context.error(&waiting, stop, kind.name(), None))
+        wait_until(&waiting, park, poll)
+            .map_err(|stop| self.context.error(&waiting, stop, kind.name(), awaited))
     }
 }
 

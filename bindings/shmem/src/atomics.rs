@@ -6,8 +6,18 @@ use crate::contexts::Ctx;
 use crate::words::{CountingWord, Word};
 use crate::world::world;
 
+#[inline]
 fn at<T>(ctx: Ctx, word: *const T, pe: c_int) -> *mut T {
     world().at(word, ctx.rank(pe))
+}
+
+/// Does `change` to the word of a rank, and wakes the rank if it waits.
+#[inline]
+fn changed<T, R>(ctx: Ctx, word: *const T, pe: c_int, change: impl FnOnce(*mut T) -> R) -> R {
+    let (world, rank) = (world(), ctx.rank(pe));
+    let done = change(world.at(word, rank));
+    world.wake(rank);
+    done
 }
 
 /// Makes the forms of an operation: one that returns what the word was, one that stores it, and one
@@ -19,7 +29,7 @@ macro_rules! operations {
         #[inline]
         pub(crate) unsafe fn $fetch<T: $bound>(ctx: Ctx, dest: *mut T, $($value: T,)* pe: c_int) -> T {
             // SAFETY: the caller answers for the word.
-            unsafe { $operation(at(ctx, dest, pe) $(, $value)*) }
+            changed(ctx, dest, pe, |word| unsafe { $operation(word $(, $value)*) })
         }
 
         /// # Safety
@@ -33,7 +43,7 @@ macro_rules! operations {
             pe: c_int,
         ) {
             // SAFETY: the caller answers for the word.
-            let was = unsafe { $operation(at(ctx, dest, pe) $(, $value)*) };
+            let was = changed(ctx, dest, pe, |word| unsafe { $operation(word $(, $value)*) });
             // SAFETY: the caller answers for the place.
             unsafe { fetch.write(was) };
         }
@@ -44,7 +54,7 @@ macro_rules! operations {
         #[inline]
         pub(crate) unsafe fn $forget<T: $bound>(ctx: Ctx, dest: *mut T, $($value: T,)* pe: c_int) {
             // SAFETY: the caller answers for the word.
-            unsafe { $operation(at(ctx, dest, pe) $(, $value)*) };
+            changed(ctx, dest, pe, |word| unsafe { $operation(word $(, $value)*) });
         }
     )*};
 }
@@ -88,5 +98,5 @@ pub(crate) unsafe fn fetch_nbi<T: Word>(ctx: Ctx, target: *mut T, source: *const
 #[inline]
 pub(crate) unsafe fn set<T: Word>(ctx: Ctx, dest: *mut T, value: T, pe: c_int) {
     // SAFETY: the caller answers for the word.
-    unsafe { T::store(at(ctx, dest, pe), value) };
+    changed(ctx, dest, pe, |word| unsafe { T::store(word, value) });
 }

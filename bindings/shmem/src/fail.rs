@@ -23,6 +23,11 @@ pub(crate) fn look_before_failing(look: fn()) {
     LAST_LOOK.get_or_init(|| look);
 }
 
+/// Ends this process if another rank has ended all of them.
+pub(crate) fn look() {
+    LAST_LOOK.get().inspect(|look| look());
+}
+
 /// Says that this process ends. Returns whether a call that has failed ends it.
 pub(crate) fn has_failed_at_end() -> bool {
     // Relaxed: the thread that asks is the one that ends the process.
@@ -46,7 +51,7 @@ pub(crate) fn note(text: impl Display) {
 /// Ends the program, which cannot go on.
 #[cold]
 pub(crate) fn fatal(text: impl Display) -> ! {
-    LAST_LOOK.get().inspect(|look| look());
+    look();
     note(text);
     // Relaxed: one of two threads that fail at once calls `exit`, no matter which.
     if ENDS.swap(true, Ordering::Relaxed) {

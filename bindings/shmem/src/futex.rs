@@ -3,13 +3,6 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use shmccl::sync::atomic::AtomicU64;
-
-/// Returns the half of a word that counts.
-pub(crate) fn lower_half(word: &AtomicU64) -> *const u32 {
-    std::ptr::from_ref(word).cast()
-}
-
 /// Sleeps while the half is `value`, and for `longest` at most.
 pub(crate) fn wait(half: *const u32, value: u32, longest: Duration) {
     let time = libc::timespec {

@@ -55,8 +55,10 @@ struct Strides {
 #[inline]
 pub(crate) unsafe fn put<T: Copy>(ctx: Ctx, dest: *mut T, source: *const T, count: usize, pe: c_int) {
     if count > 0 {
+        let (world, rank) = (world(), ctx.rank(pe));
         // SAFETY: the caller answers for both.
-        unsafe { copy(source, world().at(dest, ctx.rank(pe)), count) };
+        unsafe { copy(source, world.at(dest, rank), count) };
+        world.wake(rank);
     }
 }
 
@@ -64,8 +66,10 @@ pub(crate) unsafe fn put<T: Copy>(ctx: Ctx, dest: *mut T, source: *const T, coun
 /// `dest` has an element on `pe`.
 #[inline]
 pub(crate) unsafe fn p<T: Copy>(ctx: Ctx, dest: *mut T, value: T, pe: c_int) {
+    let (world, rank) = (world(), ctx.rank(pe));
     // SAFETY: the caller answers for the element.
-    unsafe { copy(&raw const value, world().at(dest, ctx.rank(pe)), 1) };
+    unsafe { copy(&raw const value, world.at(dest, rank), 1) };
+    world.wake(rank);
 }
 
 /// # Safety
@@ -129,9 +133,11 @@ pub(crate) unsafe fn ibput<T: Copy>(
     pe: c_int,
 ) {
     if count > 0 && blocks > 0 {
-        let ends = CopyEnds { source, target: world().at(dest, ctx.rank(pe)) };
+        let (world, rank) = (world(), ctx.rank(pe));
+        let ends = CopyEnds { source, target: world.at(dest, rank) };
         // SAFETY: the caller answers for both ends.
         unsafe { copy_blocks(ends, Strides { source: sst, target: dst }, count, blocks) };
+        world.wake(rank);
     }
 }
 

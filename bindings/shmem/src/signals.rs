@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use crate::contexts::Ctx;
 use crate::fail::fatal;
 use crate::waits::{self, Condition};
-use crate::words::{CountingWord, Word};
+use crate::words::Word;
 use crate::{atomics, rma};
 
 /// `SHMEM_SIGNAL_SET`.
@@ -63,65 +63,61 @@ pub(crate) unsafe fn fetch(signal: *const u64) -> u64 {
 /// `signal` is a word.
 pub(crate) unsafe fn wait_until(signal: *mut u64, cmp: c_int, value: u64) -> u64 {
     // SAFETY: the caller's duties are the same.
-    unsafe { waits::until("shmem_signal_wait_until", signal, Condition { cmp, value }) }
+    unsafe { waits::until("shmem_signal_wait_until", signal, Condition::new(cmp, value)) }
 }
 
-/// Keeps the ticket of each rank that asks for a lock apart from the number of the one that has it:
-/// the lock of all ranks is the word of rank 0 (Reed and Kanodia, 1979).
+/// Locks of the engine: the lock of all ranks is the word of rank 0.
 pub(crate) mod locks {
     use std::ffi::{c_int, c_long};
 
-    use super::{CountingWord, Word};
-    use crate::wait::{self, AwaitedWord};
+    use shmccl::symmetric::{Acquired, LockWord};
+    use shmccl::sync::atomic::AtomicU64;
+
+    use crate::fail::{note, or_fatal};
     use crate::world::world;
 
-    /// One ticket, in the upper half of the word. The lower half says which one has the lock.
-    const TICKET: u64 = 1 << 32;
-
-    /// Returns the word of a lock.
-    fn word(lock: *mut c_long) -> *mut u64 {
-        world().at(lock, 0).cast()
-    }
-
-    fn ticket(word: u64) -> u64 {
-        word >> 32
-    }
-
-    fn served(word: u64) -> u64 {
-        word & (TICKET - 1)
-    }
-
+    /// Returns the lock of all ranks.
+    ///
     /// # Safety
     /// `lock` is a word that is zero, or was locked and unlocked by these functions alone.
-    pub(crate) unsafe fn set(lock: *mut c_long) {
-        let word = word(lock);
-        // SAFETY: the caller answers for the word.
-        let own = ticket(unsafe { u64::fetch_add(word, TICKET) });
-        // SAFETY: as above.
-        wait::until(AwaitedWord::of("shmem_set_lock"), || served(unsafe { u64::load(word) }) == own);
+    unsafe fn of_all(lock: *mut c_long) -> LockWord<'static> {
+        let world = world();
+        let word = world.at(lock, 0).cast::<u64>();
+        // SAFETY: the caller answers for the word, which stays mapped.
+        LockWord { word: unsafe { AtomicU64::from_ptr(word) }, name: world.name_of(lock) }
     }
 
-    /// # Safety
-    /// As for [`set`]; the caller has the lock.
-    pub(crate) unsafe fn clear(lock: *mut c_long) {
-        // SAFETY: the caller answers for the word, whose lower half wraps around alone.
-        unsafe { u32::fetch_add(word(lock).cast(), 1) };
-    }
-
-    /// # Safety
-    /// As for [`set`].
-    pub(crate) unsafe fn test(lock: *mut c_long) -> c_int {
-        let word = word(lock);
-        // SAFETY: the caller answers for the word.
-        let seen = unsafe { u64::load(word) };
-        if ticket(seen) == served(seen) {
-            // SAFETY: as above.
-            let was = unsafe { u64::compare_swap(word, seen, seen.wrapping_add(TICKET)) };
-            if was == seen {
-                return 0;
-            }
+    /// Tells what the program has no other way to hear of.
+    fn tell(call: &str, acquired: Acquired) {
+        if acquired == Acquired::Recovered {
+            note(format_args!("{call}: the last PE with the lock has died or left with it"));
         }
-        wait::yield_now();
-        1
+    }
+
+    /// # Safety
+    /// As for [`of_all`].
+    pub(crate) unsafe fn set(lock: *mut c_long) {
+        const CALL: &str = "shmem_set_lock";
+        // SAFETY: the caller's duties are the same.
+        tell(CALL, or_fatal(world().symmetric.lock_word(unsafe { of_all(lock) }), CALL));
+    }
+
+    /// # Safety
+    /// As for [`of_all`].
+    pub(crate) unsafe fn clear(lock: *mut c_long) {
+        // SAFETY: the caller's duties are the same.
+        or_fatal(world().symmetric.unlock_word(unsafe { of_all(lock) }), "shmem_clear_lock");
+    }
+
+    /// # Safety
+    /// As for [`of_all`].
+    pub(crate) unsafe fn test(lock: *mut c_long) -> c_int {
+        const CALL: &str = "shmem_test_lock";
+        // SAFETY: the caller's duties are the same.
+        let taken = or_fatal(world().symmetric.try_lock_word(unsafe { of_all(lock) }), CALL);
+        taken.map_or(1, |acquired| {
+            tell(CALL, acquired);
+            0
+        })
     }
 }

@@ -45,8 +45,14 @@ impl StaticObjects {
     /// Returns where `rank` has the object at `address` of this rank.
     #[inline]
     pub(crate) fn at(&self, address: usize, rank: usize) -> Option<usize> {
+        self.offset_of(address).map(|offset| self.bases[rank] + offset)
+    }
+
+    /// Returns the offset, which is the same on all ranks, of the object at `address` of this rank.
+    #[inline]
+    pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {
         let offset = address.wrapping_sub(self.start);
-        if offset < self.len { Some(self.bases[rank] + offset) } else { None }
+        if offset < self.len { Some(offset) } else { None }
     }
 
     /// Has children of a fork find what those of `rank` hold then.

@@ -4,8 +4,7 @@
 //! its own (Hensgen, Finkel and Manber, 1988). Each word has one sender, who is ahead by one
 //! synchronisation at most. So a group may come together again at once, and leaves zeros behind.
 //!
-//! A receiver that sleeps sets a bit in its word before. The sender's add returns it, and the
-//! sender wakes whom it finds so. The kernel compares the half of the word that counts.
+//! A sender wakes the receiver's rank behind its add, if a thread of that rank sleeps.
 //!
 //! | edge | release | acquire | carries |
 //! |---|---|---|---|
@@ -16,12 +15,8 @@ use std::sync::atomic::{self, Ordering};
 use shmccl::sync::atomic::AtomicU64;
 
 use crate::control::WORLD_SLOT;
-use crate::futex;
 use crate::wait::{self, AwaitedWord};
 use crate::world::world;
-
-/// The bit of a word whose owner sleeps.
-const SLEEPS: u64 = 1 << 63;
 
 /// Ranks that call something together: each so many after the one before.
 #[derive(Clone, Copy)]
@@ -82,29 +77,19 @@ impl TeamGroup {
         let size = self.ranks.size;
         for round in (0..).take_while(|round| 1 << round < size) {
             let distance = 1 << round;
-            let theirs = self.word(round, (self.me + distance) % size);
+            let behind = (self.me + distance) % size;
             // The round's release.
-            if theirs.fetch_add(1, Ordering::Release) & SLEEPS != 0 {
-                futex::wake(futex::lower_half(theirs));
-            }
+            self.word(round, behind).fetch_add(1, Ordering::Release);
+            world().wake(self.ranks.member(behind));
             let own = self.word(round, self.me);
             let sender = self.ranks.member((self.me + size - distance) % size);
             // The round's acquire.
-            let has_come = || own.load(Ordering::Acquire) & !SLEEPS > 0;
-            wait::until_woken(AwaitedWord { call, rank: Some(sender) }, has_come, || sleep(own));
+            let has_come = || own.load(Ordering::Acquire) > 0;
+            wait::until(AwaitedWord { call, rank: Some(sender) }, has_come);
             // Relaxed: only the sender of this word and this rank change it.
             own.fetch_sub(1, Ordering::Relaxed);
         }
     }
-}
-
-/// Sleeps until the word counts something, or for a while.
-fn sleep(word: &AtomicU64) {
-    // Relaxed: the word alone matters, and each access is atomic.
-    word.fetch_or(SLEEPS, Ordering::Relaxed);
-    futex::wait(futex::lower_half(word), 0, wait::LOOK);
-    // Relaxed: as above.
-    word.fetch_and(!SLEEPS, Ordering::Relaxed);
 }
 
 /// Returns the group of all ranks.

@@ -168,8 +168,9 @@ pub(crate) unsafe fn split_strided(
 ) -> c_int {
     let made = parent.group().and_then(|group| {
         let ranks = chosen(group.ranks, start, stride, size)?;
+        let [slot] = take_slots(&group)?;
         // SAFETY: the caller answers for it.
-        make(&group, ranks, unsafe { config_of(config, mask) })
+        Some(make(&group, ranks, slot, unsafe { config_of(config, mask) }))
     });
     // SAFETY: as above.
     unsafe { new.write(made.unwrap_or(Team::INVALID)) };
@@ -189,23 +190,31 @@ pub(crate) unsafe fn split_2d(
     yaxis_team: *mut Team,
 ) -> c_int {
     let axes = parent.group().filter(|_| xrange > 0).and_then(|group| {
-        let size = signed(group.ranks.size);
-        let (me, range) = (signed(group.me), xrange.min(size));
-        let (x, y) = (me % range, me / range);
-        let row = chosen(group.ranks, y * range, 1, range.min(size - y * range))?;
+        let [row, column] = axes_of(&group, xrange)?;
+        // Both or none, on all members alike.
+        let [of_row, of_column] = take_slots(&group)?;
         // SAFETY: the caller answers for it.
-        let row = make(&group, row, unsafe { config_of(xaxis_config, xaxis_mask) });
-        let column = chosen(group.ranks, x, range, (size - x + range - 1) / range)?;
+        let row = make(&group, row, of_row, unsafe { config_of(xaxis_config, xaxis_mask) });
         // SAFETY: as above.
-        let column = make(&group, column, unsafe { config_of(yaxis_config, yaxis_mask) });
+        let column = make(&group, column, of_column, unsafe { config_of(yaxis_config, yaxis_mask) });
         Some([row, column])
     });
-    let [row, column] = axes.unwrap_or_default();
+    let [row, column] = axes.unwrap_or([Team::INVALID; 2]);
     // SAFETY: as above.
-    unsafe { xaxis_team.write(row.unwrap_or(Team::INVALID)) };
+    unsafe { xaxis_team.write(row) };
     // SAFETY: as above.
-    unsafe { yaxis_team.write(column.unwrap_or(Team::INVALID)) };
-    if row.is_some() && column.is_some() { 0 } else { -1 }
+    unsafe { yaxis_team.write(column) };
+    if axes.is_some() { 0 } else { -1 }
+}
+
+/// Returns the row and the column of this rank in a team that is cut into rows of so many members.
+fn axes_of(parent: &TeamGroup, range: c_int) -> Option<[StridedRanks; 2]> {
+    let (me, size) = (signed(parent.me), signed(parent.ranks.size));
+    let range = range.min(size);
+    let (x, y) = (me % range, me / range);
+    let row = chosen(parent.ranks, y * range, 1, range.min(size - y * range))?;
+    let column = chosen(parent.ranks, x, range, (size - x + range - 1) / range)?;
+    Some([row, column])
 }
 
 /// # Safety
@@ -218,19 +227,19 @@ unsafe fn config_of(config: *const TeamConfig, mask: c_long) -> TeamConfig {
     unsafe { config.read() }
 }
 
-/// Makes a team, which all members of the parent do together. Those that are not in it get none.
-fn make(parent: &TeamGroup, ranks: StridedRanks, config: TeamConfig) -> Option<Team> {
-    let slot = take_slot(parent)?;
+/// Makes a team with a slot that was taken for it. Members of the parent that are not in it get
+/// none.
+fn make(parent: &TeamGroup, ranks: StridedRanks, slot: usize, config: TeamConfig) -> Team {
     let Some(me) = ranks.index_of(parent.ranks.member(parent.me)) else {
         free_slot(slot);
-        return Some(Team::INVALID);
+        return Team::INVALID;
     };
     let team = Box::new(TeamState { ranks, me, slot, config, contexts: Mutex::new(Vec::new()) });
-    Some(Team(Box::into_raw(team).expose_provenance()))
+    Team(Box::into_raw(team).expose_provenance())
 }
 
-/// Takes a slot that is free on all members of a group.
-fn take_slot(parent: &TeamGroup) -> Option<usize> {
+/// Takes slots that are free on all members of a group. Where there are fewer, none is taken.
+fn take_slots<const N: usize>(parent: &TeamGroup) -> Option<[usize; N]> {
     const CALL: &str = "shmem_team_split";
     loop {
         let mut free = *lock(&FREE);
@@ -240,28 +249,43 @@ fn take_slot(parent: &TeamGroup) -> Option<usize> {
             let both = |(index, word): (usize, &mut u64)| *word &= parent.shown(ROUNDS + index, member);
             free.iter_mut().enumerate().for_each(both);
         }
-        let found = free.iter().position(|word| *word != 0);
-        let slot = found.map(|word| word * 64 + free[word].trailing_zeros() as usize);
-        // Another thread may have taken it for another team meanwhile.
-        let is_taken = slot.is_some_and(take);
+        let found = first_slots(&free);
+        // Another thread may have taken one for another team meanwhile.
+        let is_taken = found.is_some_and(take);
         parent.show(TAKEN_WORD, u64::from(is_taken));
         parent.sync(CALL);
         let is_taken_by_all = (0..parent.ranks.size).all(|member| parent.shown(TAKEN_WORD, member) == 1);
         // Only then may somebody use these words again.
         parent.sync(CALL);
-        if is_taken_by_all || slot.is_none() {
-            return slot;
+        if is_taken_by_all || found.is_none() {
+            return found;
         }
-        slot.into_iter().filter(|_| is_taken).for_each(free_slot);
+        found.into_iter().filter(|_| is_taken).flatten().for_each(free_slot);
     }
 }
 
-/// Takes a slot of this rank if it is free.
-fn take(slot: usize) -> bool {
-    let word = &mut lock(&FREE)[slot / 64];
-    let is_free = *word >> (slot % 64) & 1 == 1;
-    *word &= !(1 << (slot % 64));
-    is_free
+/// Returns the first slots of a map, if there are as many.
+fn first_slots<const N: usize>(free: &[u64; MAP_WORDS]) -> Option<[usize; N]> {
+    let mut slots = (0..SLOTS).filter(|slot| is_set(free, *slot));
+    let mut found = [WORLD_SLOT; N];
+    for place in &mut found {
+        *place = slots.next()?;
+    }
+    Some(found)
+}
+
+fn is_set(map: &[u64; MAP_WORDS], slot: usize) -> bool {
+    map[slot / 64] >> (slot % 64) & 1 == 1
+}
+
+/// Takes slots of this rank if all of them are free.
+fn take<const N: usize>(slots: [usize; N]) -> bool {
+    let mut free = lock(&FREE);
+    let are_free = slots.iter().all(|slot| is_set(&free, *slot));
+    for slot in slots.into_iter().filter(|_| are_free) {
+        free[slot / 64] &= !(1 << (slot % 64));
+    }
+    are_free
 }
 
 fn free_slot(slot: usize) {

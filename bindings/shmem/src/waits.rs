@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
 
+use shmccl::symmetric::Comparison;
+
 use crate::fail::fatal;
 use crate::wait::{self, AwaitedWord};
 use crate::words::Word;
@@ -12,22 +14,31 @@ use crate::words::Word;
 /// What a word has to be.
 #[derive(Clone, Copy)]
 pub(crate) struct Condition<T> {
-    pub(crate) cmp: c_int,
-    pub(crate) value: T,
+    comparison: Comparison,
+    value: T,
 }
 
-impl<T: PartialOrd> Condition<T> {
-    /// Returns whether a word is so; the numbers are those of `SHMEM_CMP_`.
-    fn holds(&self, word: &T) -> bool {
-        match self.cmp {
-            0 => *word == self.value,
-            1 => *word != self.value,
-            2 => *word > self.value,
-            3 => *word <= self.value,
-            4 => *word < self.value,
-            5 => *word >= self.value,
-            other => fatal(format_args!("cmp is {other}, which is no SHMEM_CMP_")),
-        }
+impl<T: Copy + PartialOrd> Condition<T> {
+    /// Returns the condition that a number of `SHMEM_CMP_` and a value make.
+    pub(crate) fn new(cmp: c_int, value: T) -> Self {
+        Self { comparison: comparison(cmp), value }
+    }
+
+    fn holds(&self, word: T) -> bool {
+        self.comparison.holds(word, self.value)
+    }
+}
+
+/// Returns the comparison of which `SHMEM_CMP_` is the number.
+fn comparison(cmp: c_int) -> Comparison {
+    match cmp {
+        0 => Comparison::Equal,
+        1 => Comparison::NotEqual,
+        2 => Comparison::Greater,
+        3 => Comparison::LessOrEqual,
+        4 => Comparison::Less,
+        5 => Comparison::GreaterOrEqual,
+        other => fatal(format_args!("cmp is {other}, which is no SHMEM_CMP_")),
     }
 }
 
@@ -45,7 +56,7 @@ struct Set<T> {
     count: usize,
     /// Which words are left out, or null.
     status: *const c_int,
-    cmp: c_int,
+    comparison: Comparison,
     values: ComparedWith<T>,
 }
 
@@ -66,7 +77,7 @@ impl<T: Word> Set<T> {
         };
         // SAFETY: the caller answers for the words.
         let word = unsafe { T::load(self.words.wrapping_add(index)) };
-        Condition { cmp: self.cmp, value }.holds(&word)
+        self.comparison.holds(word, value)
     }
 
     /// Returns the words that are not left out.
@@ -84,7 +95,23 @@ impl<T: Word> Set<T> {
     /// As for [`Set::holds`].
     unsafe fn has_all(&self) -> bool {
         // SAFETY: the caller's duties are the same.
-        unsafe { self.members() }.all(|index| unsafe { self.holds(index) })
+        let mut all_have_been = unsafe { self.all_have_been() };
+        all_have_been()
+    }
+
+    /// Returns what says, whenever it is called, whether each word has been so by then. It looks
+    /// at none again that has been.
+    ///
+    /// # Safety
+    /// As for [`Set::holds`], at each call.
+    unsafe fn all_have_been(&self) -> impl FnMut() -> bool {
+        // SAFETY: the caller's duties are the same.
+        let mut left = unsafe { self.members() }.peekable();
+        move || {
+            // SAFETY: as above.
+            while left.next_if(|index| unsafe { self.holds(*index) }).is_some() {}
+            left.peek().is_none()
+        }
     }
 
     /// Returns a word that is so. It begins to look behind the one that it has returned last, so
@@ -147,7 +174,7 @@ pub(crate) unsafe fn until<T: Word>(call: &'static str, word: *const T, wait: Co
     let mut seen = look();
     wait::until(AwaitedWord::of(call), || {
         seen = look();
-        wait.holds(&seen)
+        wait.holds(seen)
     });
     seen
 }
@@ -156,7 +183,7 @@ pub(crate) unsafe fn until<T: Word>(call: &'static str, word: *const T, wait: Co
 /// It is a word.
 pub(crate) unsafe fn wait_until<T: Word>(word: *mut T, cmp: c_int, value: T) {
     // SAFETY: the caller's duties are the same.
-    unsafe { until("shmem_wait_until", word, Condition { cmp, value }) };
+    unsafe { until("shmem_wait_until", word, Condition::new(cmp, value)) };
 }
 
 /// Waits until a word is another one.
@@ -165,14 +192,14 @@ pub(crate) unsafe fn wait_until<T: Word>(word: *mut T, cmp: c_int, value: T) {
 /// It is a word.
 pub(crate) unsafe fn wait<T: Word>(word: *mut T, value: T) {
     // SAFETY: the caller's duties are the same.
-    unsafe { until("shmem_wait", word, Condition { cmp: 1, value }) };
+    unsafe { until("shmem_wait", word, Condition { comparison: Comparison::NotEqual, value }) };
 }
 
 /// # Safety
 /// It is a word.
 pub(crate) unsafe fn test<T: Word>(word: *mut T, cmp: c_int, value: T) -> c_int {
     // SAFETY: the caller's duties are the same.
-    let holds = Condition { cmp, value }.holds(&unsafe { T::load(word) });
+    let holds = Condition::new(cmp, value).holds(unsafe { T::load(word) });
     if !holds {
         wait::yield_now();
     }
@@ -188,9 +215,9 @@ macro_rules! sets {
         pub(crate) unsafe fn $wait_all<T: Word>(
             words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
         ) {
-            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            let set = Set { words, count, status, comparison: comparison(cmp), values: ComparedWith::$values(values) };
             // SAFETY: the caller's duties are the same.
-            wait::until(AwaitedWord::of("shmem_wait_until_all"), || unsafe { set.has_all() });
+            wait::until(AwaitedWord::of("shmem_wait_until_all"), unsafe { set.all_have_been() });
         }
 
         /// # Safety
@@ -198,7 +225,7 @@ macro_rules! sets {
         pub(crate) unsafe fn $wait_any<T: Word>(
             words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
         ) -> usize {
-            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            let set = Set { words, count, status, comparison: comparison(cmp), values: ComparedWith::$values(values) };
             // SAFETY: the caller's duties are the same.
             if unsafe { set.is_empty() } {
                 return usize::MAX;
@@ -217,7 +244,7 @@ macro_rules! sets {
         pub(crate) unsafe fn $wait_some<T: Word>(
             words: *mut T, count: usize, indices: *mut usize, status: *const c_int, cmp: c_int, values: $kind,
         ) -> usize {
-            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            let set = Set { words, count, status, comparison: comparison(cmp), values: ComparedWith::$values(values) };
             // SAFETY: the caller's duties are the same.
             if unsafe { set.is_empty() } {
                 return 0;
@@ -236,7 +263,7 @@ macro_rules! sets {
         pub(crate) unsafe fn $test_all<T: Word>(
             words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
         ) -> c_int {
-            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            let set = Set { words, count, status, comparison: comparison(cmp), values: ComparedWith::$values(values) };
             // SAFETY: the caller's duties are the same.
             let has_all = unsafe { set.has_all() };
             if !has_all {
@@ -250,7 +277,7 @@ macro_rules! sets {
         pub(crate) unsafe fn $test_any<T: Word>(
             words: *mut T, count: usize, status: *const c_int, cmp: c_int, values: $kind,
         ) -> usize {
-            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            let set = Set { words, count, status, comparison: comparison(cmp), values: ComparedWith::$values(values) };
             // SAFETY: the caller's duties are the same.
             let found = unsafe { set.any() };
             if found.is_none() {
@@ -264,7 +291,7 @@ macro_rules! sets {
         pub(crate) unsafe fn $test_some<T: Word>(
             words: *mut T, count: usize, indices: *mut usize, status: *const c_int, cmp: c_int, values: $kind,
         ) -> usize {
-            let set = Set { words, count, status, cmp, values: ComparedWith::$values(values) };
+            let set = Set { words, count, status, comparison: comparison(cmp), values: ComparedWith::$values(values) };
             // SAFETY: the caller's duties are the same.
             let found = unsafe { set.some(indices) };
             if found == 0 {
@@ -280,3 +307,33 @@ sets!(
     wait_until_all_vector, wait_until_any_vector, wait_until_some_vector, test_all_vector, test_any_vector,
     test_some_vector, Each, *const T
 );
+
+#[cfg(test)]
+mod tests {
+    use shmccl::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn a_word_that_has_been_as_wanted_need_not_stay_so() {
+        let words = [5, 0, 0, 9].map(AtomicU32::new);
+        let status = [0, 0, 1, 0];
+        let set = Set {
+            words: words.as_ptr().cast::<u32>(),
+            count: words.len(),
+            status: status.as_ptr(),
+            comparison: comparison(2),
+            values: ComparedWith::All(4),
+        };
+        // SAFETY: the set is as long as both arrays, and its words are atomics.
+        let mut all_have_been = unsafe { set.all_have_been() };
+        assert!(!all_have_been());
+        for (index, value) in [(0, 0), (1, 7)] {
+            // SAFETY: the word is an atomic.
+            unsafe { u32::store(words[index].as_ptr(), value) };
+        }
+        assert!(all_have_been());
+        // SAFETY: as above.
+        assert!(!unsafe { set.has_all() });
+    }
+}

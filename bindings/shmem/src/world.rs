@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shmccl::bootstrap::Options;
-use shmccl::comm::{Aborter, JoinedAs, join_job};
+use shmccl::comm::{JoinedAs, join_job};
 use shmccl::heap::Region;
-use shmccl::{Communicator, Error};
+use shmccl::{Communicator, Error, Rank, Symmetric};
 
 use crate::allocations::AllocatedRegions;
 use crate::control::{CONTROL_LEN, ControlWords};
@@ -23,6 +23,11 @@ pub(crate) const PAGE: u64 = 4096;
 
 /// The length of the name with its zero: at most `SHMEM_MAX_NAME_LEN`.
 const NAME: &[u8] = b"shmccl\0";
+
+/// What the name of something in the heap has, and in that of a static object. Both are above all
+/// addresses of user space.
+const HEAP: u64 = 1 << 48;
+const STATIC: u64 = 1 << 49;
 
 /// A membership in a job.
 pub(crate) struct World {
@@ -36,7 +41,10 @@ pub(crate) struct World {
     stride: usize,
     statics: StaticObjects,
     pub(crate) control: ControlWords,
-    pub(crate) aborter: Aborter,
+    /// The same heaps by rank and offset.
+    pub(crate) symmetric: Symmetric,
+    /// All ranks but this one.
+    pub(crate) others: Vec<Rank>,
     comm: Mutex<Option<Communicator>>,
     pub(crate) allocations: AllocatedRegions,
 }
@@ -98,8 +106,11 @@ pub(crate) fn joined() -> Option<&'static World> {
     JOINED.get()
 }
 
-/// Leaves the job, if nobody is in a call of it.
+/// Leaves the job, if nobody is in a call of it. A thread that is to end the process waits until
+/// another one has left: a rank that ends while it leaves counts as lost.
 pub(crate) fn leave() {
+    static LEAVES: Mutex<()> = Mutex::new(());
+    let _leaves = lock(&LEAVES);
     drop(joined().and_then(|world| world.comm.try_lock().ok()?.take()));
 }
 
@@ -149,8 +160,9 @@ impl World {
             stride: fits(shape.segment_len()),
             statics: StaticObjects::of(&comm)?,
             control: ControlWords::new(start),
-            aborter: comm.aborter(),
             allocations: AllocatedRegions::new(&comm),
+            symmetric: comm.symmetric(),
+            others: comm.members().iter().copied().filter(|rank| *rank != comm.rank()).collect(),
             comm: Mutex::new(Some(comm)),
         })
     }
@@ -166,6 +178,34 @@ impl World {
     pub(crate) fn rank(&self, pe: c_int) -> usize {
         let rank = usize::try_from(pe).unwrap_or(usize::MAX);
         if rank < self.n { rank } else { fatal(format_args!("PE {pe} of {} does not exist", self.n)) }
+    }
+
+    /// Returns a rank of the job as the engine has it.
+    #[inline]
+    pub(crate) fn numbered(&self, rank: usize) -> Rank {
+        let rank = u32::try_from(rank).ok().and_then(|rank| Rank::new(rank, self.symmetric.n_ranks()).ok());
+        rank.expect("it was found to be one")
+    }
+
+    /// Wakes a rank that may wait for a word that was changed.
+    #[inline]
+    pub(crate) fn wake(&self, rank: usize) {
+        self.symmetric.notify(self.numbered(rank)).expect("it is a rank");
+    }
+
+    /// Returns a number that all ranks give what lies at `address` of each, and that is not zero.
+    pub(crate) fn name_of<T>(&self, address: *const T) -> u64 {
+        let address = address.addr();
+        if self.is_in_heap(address) {
+            return HEAP | (address - self.own) as u64;
+        }
+        // Of a world of one any memory will do.
+        self.statics.offset_of(address).unwrap_or(address) as u64 | STATIC
+    }
+
+    #[cold]
+    fn refuse(&self, address: usize) -> ! {
+        fatal(format_args!("{address:#x} is no symmetric address: {}", self.statics.reason(address)))
     }
 
     /// Returns whether what lies at `address` is in this rank's heap.
@@ -186,12 +226,7 @@ impl World {
             let distance = rank.wrapping_sub(self.me).wrapping_mul(self.stride);
             return address.cast_mut().wrapping_byte_add(distance);
         }
-        let Some(theirs) = self.statics.at(address.addr(), rank) else {
-            fatal(format_args!(
-                "{address:p} is no symmetric address: {}",
-                self.statics.reason(address.addr())
-            ))
-        };
+        let Some(theirs) = self.statics.at(address.addr(), rank) else { self.refuse(address.addr()) };
         std::ptr::with_exposed_provenance_mut(theirs)
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use shmccl::heap::HeapOffset;
-use shmccl::symmetric::Acquired;
+use shmccl::symmetric::{Acquired, LockWord};
+use shmccl::sync::AtomicWord;
 use shmccl::{Communicator, Error, Rank, Result, Symmetric};
 
 use crate::harness::{Job, leave_together, meet_at_last, rank};
@@ -169,6 +170,26 @@ scenario!(ranks_of_a_part_share_a_lock_with_all, Job::of(3), |comm| {
     comm.barrier()?;
     assert_eq!(words.to_vec(), if comm.rank().get() == 2 { [0, 600] } else { [0, 0] });
     drop(part);
+});
+
+scenario!(a_lock_may_be_any_word_that_all_ranks_have_mapped, Job::of(3), |comm| {
+    const TURNS: u64 = 100;
+    let words = comm.alloc::<u64>(2)?;
+    let (all, home) = (comm.symmetric(), comm.span(rank(comm, 0), words.region())?);
+    let [word, count] = home.atomics_u64(0, 2)? else { unreachable!("two were asked for") };
+    let lock = LockWord { word, name: 7 };
+    for turn in 0..TURNS {
+        if turn % 3 > 0 {
+            all.lock_word(lock)?;
+        } else {
+            while all.try_lock_word(lock)?.is_none() {}
+        }
+        count.set(count.fetch() + 1);
+        all.unlock_word(lock)?;
+    }
+    assert!(matches!(all.unlock_word(lock), Err(Error::InvalidArgument { name: "lock", .. })));
+    comm.barrier()?;
+    assert_eq!(count.fetch(), 3 * TURNS);
 });
 
 /// A rank that dies with a lock leaves it to the next one, which is told.

@@ -98,6 +98,36 @@ scenario!(
     }
 );
 
+scenario!(
+    /// Whoever stores by address says so, and need not wait until the sleeper looks up.
+    a_store_by_address_is_told_to_whoever_waits_for_anything,
+    Job::of(2),
+    |comm| {
+        let words = comm.alloc::<u16>(2)?;
+        let (theirs, all) = (comm.span(comm.right(), words.region())?, comm.symmetric());
+        let (own, peer) = (comm.span(comm.rank(), words.region())?, comm.right());
+        for round in 1..200_u16 {
+            theirs.write(2, round)?;
+            all.notify(peer)?;
+            let seen = || own.read::<u16>(2).ok().filter(|seen| *seen >= round);
+            assert!(all.wait_for(&[peer], seen)? <= round + 1);
+            comm.barrier()?;
+        }
+        assert!(all.notify(Rank::new(5, 6)?).is_err());
+    }
+);
+
+scenario!(a_wait_for_ranks_that_have_all_left_ends, Job::of(3).broken(), |comm| {
+    let words = comm.alloc::<u64>(1)?;
+    let (all, own) = (comm.symmetric(), comm.span(comm.rank(), words.region())?);
+    let [first, others @ ..] = [0, 1, 2].map(|number| rank(comm, number));
+    comm.barrier()?;
+    if comm.rank() == first {
+        let error = all.wait_for(&others, || own.read::<u64>(0).ok().filter(|word| *word > 0)).unwrap_err();
+        assert!(matches!(error, Error::PeerLost { rank } if others.contains(&rank)), "{error}");
+    }
+});
+
 /// A set, and what a loop over its elements says of it.
 struct DrawnSet {
     words: Vec<u32>,

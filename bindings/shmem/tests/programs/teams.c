@@ -89,6 +89,28 @@ static void thousands(int me, int n)
         shmem_team_destroy(teams[i]);
 }
 
+/* As many as there can be beside the two that always exist. */
+enum { MOST = 1022 };
+
+static void all_but_one(int n)
+{
+    static shmem_team_t teams[MOST];
+    shmem_team_t row = SHMEM_TEAM_WORLD, column = SHMEM_TEAM_WORLD;
+    for (int i = 0; i < MOST - 1; i++)
+        check(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &teams[i]) == 0);
+    /* Both axes or none, on all PEs alike. */
+    check(shmem_team_split_2d(SHMEM_TEAM_WORLD, 2, NULL, 0, &row, NULL, 0, &column) != 0);
+    check(row == SHMEM_TEAM_INVALID && column == SHMEM_TEAM_INVALID);
+    /* The one that is left is left. */
+    check(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &teams[MOST - 1]) == 0);
+    check(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &row) != 0);
+    for (int i = 0; i < MOST; i++)
+        shmem_team_destroy(teams[i]);
+    check(shmem_team_split_2d(SHMEM_TEAM_WORLD, 2, NULL, 0, &row, NULL, 0, &column) == 0);
+    shmem_team_destroy(row);
+    shmem_team_destroy(column);
+}
+
 int main(void)
 {
     shmem_init();
@@ -98,6 +120,7 @@ int main(void)
     axes(me, n);
     contexts(me, n);
     thousands(me, n);
+    all_but_one(n);
     shmem_finalize();
     return 0;
 }

@@ -197,6 +197,14 @@ fn a_rank_that_ends_without_finalize_does_not_hang_the_others() {
 }
 
 #[test]
+fn a_rank_that_is_killed_ends_the_waits_of_the_others() {
+    let program = compiled(&source("killed.c"), false);
+    let begun = std::time::Instant::now();
+    assert!(launch(4, &program).timeout(10 * PATIENCE).supervise(&mut Silent).is_err());
+    assert!(begun.elapsed() < 5 * PATIENCE, "a rank has waited for the time-out");
+}
+
+#[test]
 fn what_is_not_there_is_an_error_of_the_compiler_that_names_the_section() {
     let (output, _) = library().compile(&source("missing.c"), false, &[HEADERS]);
     let text = String::from_utf8_lossy(&output.stderr);
