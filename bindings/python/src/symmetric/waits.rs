@@ -3,12 +3,13 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use shmccl::Symmetric;
-use shmccl::heap::HeapOffset;
+use shmccl::heap::{HeapOffset, Region};
 use shmccl::symmetric::{Comparison, WantedValues, WordSet};
 
 use super::layout::Layout;
 use super::number::{AtomicNumber, ElementValue, GivenNumbers, is_number, with_number};
 use super::remote_view::RemoteView;
+use crate::array::{Array, ArrayMemory};
 use crate::comm::Communicator;
 use crate::dtype::Dtype;
 use crate::error::{closed, exception};
@@ -293,5 +294,32 @@ impl Communicator {
         let (places, dtype) = (&self.shared.places, Dtype::of(dtype)?);
         let owner = places.rank(rank).map_err(|error| exception(py, &error))?;
         Ok(RemoteView::new(places, owner, dtype, Layout::in_order(offset, &[count], dtype.size)))
+    }
+    /// Returns the offset in this rank's heap and the length, in bytes, of an array or a part of
+    /// one.
+    fn _place(&self, x: &ElementValue<'_>) -> PyResult<(u64, u64)> {
+        let bytes = Operand::of_any(x, Access::Write)?.bytes();
+        let region = self.shared.places.own_region(bytes).ok_or_else(|| {
+            PyValueError::new_err(
+                "a window is made of an array of the heap; use Win.Allocate(nbytes), whose memory is \
+                 win.tomemory(), or comm.shmccl.zeros(n, local=True)",
+            )
+        })?;
+        Ok((region.offset.get(), region.len))
+    }
+
+    /// Returns `len` bytes from a place of the heap of `rank` on as an array. `kept` is an array of
+    /// this rank that keeps the heaps mapped.
+    fn _array_at(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_number::rank)] rank: u32,
+        offset: u64,
+        len: usize,
+        kept: Py<Array>,
+    ) -> PyResult<Array> {
+        let region = Region::new(HeapOffset::new(offset), len as u64);
+        Array::new(&self.shared.places, rank, region, &[len], Dtype::bytes(), ArrayMemory::Of(kept))
+            .map_err(|error| exception(py, &error))
     }
 }
