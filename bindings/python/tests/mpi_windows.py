@@ -39,6 +39,8 @@ def each_rank_puts_into_the_next_and_gets_from_it():
     win.Fence(MPI.MODE_NOSUCCEED)
     win.Free()
     assert not win and win == MPI.WIN_NULL
+    for call in (win.Free, win.tomemory, win.Fence, lambda: win.Put(np.ones(1), 0), lambda: win.Lock(0)):
+        refuses(shmccl.InvalidArgumentError, call)
 
 
 def a_target_has_the_unit_of_its_own_rank():

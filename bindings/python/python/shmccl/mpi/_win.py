@@ -132,8 +132,13 @@ class Win:
         _open.add(self)
         return self
 
+    def _check(self):
+        if not self:
+            raise InvalidArgumentError("the window was freed, or never made")
+
     def Free(self):
         """Lets go of the memory, when all ranks have come here."""
+        self._check()
         self._comm.Barrier()
         _open.discard(self)
         self._array = self._own_words = None
@@ -168,7 +173,7 @@ class Win:
         return memoryview(self._comm.shmccl._array_at(owner, offset, size, self._own_words))
 
     def Get_attr(self, keyval):
-        own = self._memory[self._comm.rank]
+        own = self._of(self._comm.rank)
         if keyval == WIN_BASE:
             return self._comm.shmccl._array_at(own.owner, own.offset, own.size, self._own_words).__array_interface__["data"][0]
         known = {WIN_SIZE: own.size, WIN_DISP_UNIT: own.unit, WIN_CREATE_FLAVOR: self._flavor, WIN_MODEL: WIN_UNIFIED}
@@ -194,6 +199,7 @@ class Win:
     name = property(Get_name, Set_name)
 
     def _of(self, rank):
+        self._check()
         if not 0 <= rank < len(self._memory):
             raise InvalidRankError(f"rank {rank} has no part of a window of {len(self._memory)} ranks", rank=rank)
         return self._memory[rank]
@@ -335,6 +341,7 @@ class Win:
         return _Lock(self._word(rank, number))
 
     def _word(self, rank, number):
+        self._check()
         return self._comm.shmccl._at(rank, self._words[rank] + 8 * number, "uint64", 1)
 
     def Lock(self, rank, lock_type=LOCK_EXCLUSIVE, assertion=0):
@@ -385,6 +392,7 @@ class Win:
 
     def Fence(self, assertion=0):
         """Returns when all ranks have come here, with all that they did before."""
+        self._check()
         self._comm.shmccl.quiet()
         self._comm.Barrier()
 
