@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyBufferError, PyImportError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -27,7 +27,8 @@ use crate::whole_number;
 #[pyclass(frozen, module = "shmccl", name = "Array", weakref)]
 pub struct Array {
     span: Span,
-    region: Region,
+    /// The place of its bytes.
+    pub region: Region,
     /// The type of its elements.
     pub dtype: &'static Dtype,
     shape: Vec<isize>,
@@ -35,7 +36,8 @@ pub struct Array {
     /// The member in whose heap it lies.
     #[pyo3(get)]
     rank: u32,
-    places: Arc<HeapPlaces>,
+    /// The heaps of all ranks.
+    pub places: Arc<HeapPlaces>,
     memory: ArrayMemory,
 }
 
@@ -81,6 +83,22 @@ impl Array {
     /// Returns the elements by dimension.
     pub fn extents(&self) -> Vec<i64> {
         self.shape.iter().map(|&extent| extent as i64).collect()
+    }
+
+    /// Returns the same as lengths.
+    pub fn lengths(&self) -> Vec<usize> {
+        self.shape.iter().map(|extent| extent.cast_unsigned()).collect()
+    }
+
+    /// Refuses an array that its rank has made alone.
+    ///
+    /// # Errors
+    /// `ValueError`.
+    pub fn check_peers(&self) -> PyResult<()> {
+        if matches!(self.memory, ArrayMemory::Local(_)) {
+            return Err(PyValueError::new_err("a local array has no peers; make it without local=True"));
+        }
+        Ok(())
     }
 
     /// Sets all bytes to zero.
@@ -158,17 +176,11 @@ impl Array {
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let numpy = py.import(intern!(py, "numpy"))?;
-        if !this.dtype.is_foreign_to_numpy() {
-            return numpy.call_method1(intern!(py, "asarray"), (slf,));
-        }
-        let types = py.import("ml_dtypes").map_err(|_| {
-            PyImportError::new_err(format!(
-                "NumPy has no {}; install ml_dtypes, use torch(), or view the bits: numpy.asarray(array)",
-                this.dtype.name
-            ))
-        })?;
         let bits = numpy.call_method1(intern!(py, "asarray"), (slf,))?;
-        bits.call_method1(intern!(py, "view"), (types.getattr(this.dtype.name)?,))
+        if !this.dtype.is_foreign_to_numpy() {
+            return Ok(bits);
+        }
+        bits.call_method1(intern!(py, "view"), (this.dtype.for_numpy(py)?,))
     }
 
     /// Returns a tensor of torch of the same memory.
@@ -191,10 +203,8 @@ impl Array {
     /// together.
     fn peer(slf: &Bound<'_, Self>, #[pyo3(from_py_with = whole_number::rank)] rank: u32) -> PyResult<Self> {
         let this = slf.get();
-        if matches!(this.memory, ArrayMemory::Local(_)) {
-            return Err(PyValueError::new_err("a local array has no peers; make it without local=True"));
-        }
-        let shape: Vec<_> = this.shape.iter().map(|extent| extent.cast_unsigned()).collect();
+        this.check_peers()?;
+        let shape = this.lengths();
         let memory = ArrayMemory::Of(slf.clone().unbind());
         Self::new(&this.places, rank, this.region, &shape, this.dtype, memory)
             .map_err(|error| exception(slf.py(), &error))

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::LazyLock;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 use shmccl::reduce::DataType;
@@ -165,6 +165,23 @@ impl Dtype {
             let text = format!("DLPack's code {code}, {lanes} times {bits} bits");
             Unknown::Type(&text).refused()
         })
+    }
+
+    /// Returns what NumPy takes for it: its name, or a type of `ml_dtypes`.
+    ///
+    /// # Errors
+    /// `ImportError` without `ml_dtypes`.
+    pub fn for_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if !self.is_foreign_to_numpy() {
+            return Ok(PyString::new(py, self.name).into_any());
+        }
+        let types = py.import("ml_dtypes").map_err(|_| {
+            PyImportError::new_err(format!(
+                "NumPy has no {}; install ml_dtypes, use torch(), or view the bits: numpy.asarray(array)",
+                self.name
+            ))
+        })?;
+        types.getattr(self.name)
     }
 
     /// Returns the type as the engine knows it.

@@ -3,9 +3,9 @@
 use pyo3::PyResult;
 use pyo3::exceptions::PyValueError;
 use shmccl::comm::{MemoryRange, RecvBytes, SendBytes};
-use shmccl::heap::{HeapOffset, HeapView, Region};
+use shmccl::heap::{HeapOffset, HeapPlace, HeapView, Region};
 use shmccl::shm::Span;
-use shmccl::{Communicator, Rank};
+use shmccl::{Communicator, Rank, Symmetric};
 
 /// The heaps of a communicator's members. It keeps their memory mapped.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct HeapPlaces {
     own: usize,
     n_ranks: u32,
     len: usize,
+    /// The verbs by rank and offset.
+    pub symmetric: Symmetric,
 }
 
 impl HeapPlaces {
@@ -33,7 +35,8 @@ impl HeapPlaces {
         let starts = members.iter().map(start).collect::<shmccl::Result<Vec<_>>>()?;
         let (own, len) = (starts[comm.rank().index()], view.shape().len());
         let n_ranks = comm.n_ranks();
-        Ok(Self { view, members, starts, own, n_ranks, len: usize::try_from(len).unwrap_or(usize::MAX) })
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        Ok(Self { view, members, starts, own, n_ranks, len, symmetric: comm.symmetric() })
     }
 
     /// Returns the bytes of `region` in the heap of member `rank`.
@@ -61,6 +64,27 @@ impl HeapPlaces {
     /// Returns the region of `bytes` in the heap of member `rank`, if they lie there.
     pub fn region_of(&self, rank: u32, bytes: MemoryRange) -> Option<Region> {
         self.region_in(*self.starts.get(rank as usize)?, bytes)
+    }
+
+    /// Returns whose heap `bytes` lie in, and where, if they lie in one.
+    pub fn place_of(&self, bytes: MemoryRange) -> Option<HeapPlace> {
+        self.starts.iter().zip(0..).find_map(|(&start, rank)| {
+            let offset = self.region_in(start, bytes)?.offset;
+            Some(HeapPlace { rank: self.rank(rank).ok()?, offset })
+        })
+    }
+
+    /// Returns the member number `rank`.
+    ///
+    /// # Errors
+    /// `InvalidRank`.
+    pub fn rank(&self, rank: u32) -> shmccl::Result<Rank> {
+        Ok(Rank::new(rank, self.n_ranks)?)
+    }
+
+    /// Returns the first address of the heap of `rank`, a member.
+    pub fn start_of(&self, rank: Rank) -> usize {
+        self.starts[rank.index()]
     }
 
     #[inline]
@@ -111,15 +135,7 @@ impl HeapPlaces {
     }
 }
 
-/// Returns these bytes, to be read at once.
-///
-/// # Safety
-/// They are there for `'a`, and nothing of this process writes them meanwhile.
-pub unsafe fn lent<'a>(bytes: MemoryRange) -> &'a [u8] {
-    // SAFETY: the caller's promise; an empty slice needs any address but zero.
-    unsafe { std::slice::from_raw_parts(start(bytes), bytes.len) }
-}
-
-fn start(bytes: MemoryRange) -> *mut u8 {
+/// Returns the address of these bytes. A slice of none needs any but zero.
+pub fn start(bytes: MemoryRange) -> *mut u8 {
     if bytes.len == 0 { std::ptr::dangling_mut() } else { std::ptr::with_exposed_provenance_mut(bytes.start) }
 }

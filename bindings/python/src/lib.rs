@@ -6,6 +6,7 @@
 //! | `call` | a call on bytes: at once, in a group, on a stream |
 //! | `operand`, `dtype` | bytes of Python objects, and their types |
 //! | `array`, `allocations`, `dlpack_export`, `heap_places` | arrays of the heap |
+//! | `symmetric` | verbs by rank on arrays of the heap |
 //! | `shared`, `turns`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
 //! | `group`, `work`, `stream`, `channel` | a class or two each |
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
@@ -42,6 +43,7 @@ mod proxy;
 mod reduce_op;
 mod shared;
 mod stream;
+mod symmetric;
 mod table;
 mod table_call;
 mod table_comm;
@@ -65,13 +67,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::PyGroup>()?;
     module.add_class::<operand::part::Part>()?;
     module.add_class::<collectives::Receipt>()?;
-    module.add_class::<plan::Block>()?;
-    module.add_class::<plan::Pipeline>()?;
-    module.add_class::<plan::PlanChannel>()?;
-    module.add_class::<plan::PlanGroup>()?;
-    module.add_class::<plan::PlanSemaphore>()?;
-    module.add_class::<plan::PyChunks>()?;
-    module.add_class::<plan::PyProgram>()?;
     module.add_class::<plan_check::PyFinding>()?;
     module.add_class::<proxy::Trigger>()?;
     module.add_class::<reduce_op::PreMulSum>()?;
@@ -80,6 +75,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<unique_id::UniqueId>()?;
     module.add_class::<work::Work>()?;
     gate::add_to(module)?;
+    plan::add_to(module)?;
+    symmetric::add_to(module)?;
     module.add_function(wrap_pyfunction!(comm::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;

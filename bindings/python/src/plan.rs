@@ -482,3 +482,17 @@ impl Pipeline {
         program.add(py, |program| program.end_pipeline(block))
     }
 }
+
+/// Adds the classes of this module.
+///
+/// # Errors
+/// `MemoryError`.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Block>()?;
+    module.add_class::<Pipeline>()?;
+    module.add_class::<PlanChannel>()?;
+    module.add_class::<PlanGroup>()?;
+    module.add_class::<PlanSemaphore>()?;
+    module.add_class::<PyChunks>()?;
+    module.add_class::<PyProgram>()
+}

@@ -134,9 +134,20 @@ def started(comm):
     return work
 
 
+def locks_twice(comm):
+    """Waits for a lock that its own rank holds."""
+    words = comm.zeros(1, "uint64", local=True)
+    lock = shmccl.Lock(comm._at(0, words.offset, "uint64", 1))
+    lock.acquire()
+    lock.acquire()
+
+
 WAITS = {
     "channel": lambda comm: comm.channel(1).wait(),
     "barrier": lambda comm: comm.barrier(),
+    "word": lambda comm: comm.wait_until(comm.zeros(1, "int64", local=True), "==", 1),
+    "words": lambda comm: comm.wait_until_all(comm.zeros(9, local=True), ">", 1),
+    "lock": locks_twice,
     "work": lambda comm: started(comm).wait(),
     "stream's block": streamed,
     "stream": closes_a_stream,

@@ -73,7 +73,7 @@ def test_a_child_is_refused_every_operation_also_amid_a_call_a_stream_and_starte
     def body(comm):
         mine, peer = comm.zeros(4, "int64"), 1 - comm.rank
         channel, messages, other = comm.channel(peer), comm.split(0), comm.split(0)
-        stream = other.stream()
+        stream, view = other.stream(), mine.at(peer)
         with messages.start() as work:
             messages.recv(np.zeros(4, "int64"), peer)
         other.all_reduce(np.ones(4), stream=stream)
@@ -90,7 +90,9 @@ def test_a_child_is_refused_every_operation_also_amid_a_call_a_stream_and_starte
                 "signal": channel.signal, "put": lambda: channel.put(mine, signal=True),
                 "wait": channel.wait, "shrink": comm.shrink, "started": work.wait,
                 "enqueued": lambda: other.all_reduce(np.ones(4), stream=stream),
-                "finalize": lambda: comm.finalize(),
+                "finalize": lambda: comm.finalize(), "view": lambda: view.put(1), "get": view.get,
+                "atomic": view[0].atomic_inc, "wait_until": lambda: comm.wait_until(mine.numpy()[:1], "==", 0),
+                "test": lambda: comm.test(mine.numpy()[:1], "==", 0), "lock": shmccl.Lock(view[0]).acquire,
             }
             return [name for name, call in calls.items() if not is_refused(call)]
 

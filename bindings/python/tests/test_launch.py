@@ -239,7 +239,7 @@ def nobody_is_left(group):
     pytest.fail("a process of the job is left")
 
 
-@pytest.mark.parametrize("where", ["channel", "barrier", "work", "stream's block", "stream", "program", "thread"])
+@pytest.mark.parametrize("where", ranks.WAITS)
 def test_ctrl_c_ends_a_wait(where):
     child = subprocess.Popen([*PROGRAM, "alone", where], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "waits\n"

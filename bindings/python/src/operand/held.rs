@@ -6,6 +6,7 @@ use shmccl::comm::MemoryRange;
 
 use super::buffer::Exported;
 use crate::dtype::Dtype;
+use crate::heap_places::start;
 
 /// What a call does with an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,19 @@ impl Operand<'_> {
     #[inline]
     pub fn bytes(&self) -> MemoryRange {
         MemoryRange { start: self.address, len: self.len }
+    }
+
+    /// Returns the bytes, to be read. The program leaves them alone meanwhile, as the manual says.
+    pub fn read(&self) -> &[u8] {
+        // SAFETY: the operand holds them, and nothing of this process writes them meanwhile.
+        unsafe { std::slice::from_raw_parts(start(self.bytes()), self.len) }
+    }
+
+    /// Returns the bytes, to be written. The program leaves them alone meanwhile. It is for those
+    /// operands that were found for [`Access::Write`].
+    pub fn written(&mut self) -> &mut [u8] {
+        // SAFETY: as in `read`, and nothing of this process reads them meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(start(self.bytes()), self.len) }
     }
 }
 

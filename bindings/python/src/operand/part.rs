@@ -8,7 +8,6 @@ use pyo3::types::PyBytes;
 
 use super::held::{Access, AskedType, Operand, typed};
 use crate::dtype::Dtype;
-use crate::heap_places::lent;
 
 /// Some elements of an object, which calls take like the object.
 #[pyclass(frozen, module = "shmccl._core", name = "_Part")]
@@ -88,9 +87,7 @@ impl Part {
 
     /// Returns a copy of their bytes.
     fn __bytes__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let operand = self.operand(py, Access::Read, None)?;
-        // SAFETY: the operand holds them, and nobody writes them while the interpreter is held.
-        Ok(PyBytes::new(py, unsafe { lent(operand.bytes()) }))
+        Ok(PyBytes::new(py, self.operand(py, Access::Read, None)?.read()))
     }
 
     /// Replaces their bytes.

@@ -49,10 +49,11 @@ from ._environment import own as _own
 from ._environment import world as _world
 from ._groups import GROUP_EMPTY, Group
 from ._messages import MESSAGE_NO_PROC, MESSAGE_NULL, Message
-from ._ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MAXLOC, MIN, MINLOC, PROD, SUM, Op
+from ._ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MAXLOC, MIN, MINLOC, NO_OP, PROD, REPLACE, SUM, Op
 from ._pickling import Pickle, pickle
 from ._requests import REQUEST_NULL, Prequest, Request
 from ._status import Status
+from ._win import Win
 
 _JOINED = {"COMM_WORLD": _world, "COMM_SELF": _own}
 

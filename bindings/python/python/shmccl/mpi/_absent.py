@@ -1,7 +1,7 @@
 """What of mpi4py is not there: the begins of its names, in words, and the remedy. docs/python.md has the same table."""
 
 ABSENT = [
-    ("`Win`, `LOCK_`, `REPLACE`, `NO_OP`", "one-sided memory", "`zeros(...).peer(rank)` and `channel(rank)` of `comm.shmccl`"),
+    ("`Create_dynamic`, `Attach`, `Detach`", "windows over memory outside of the heap", "`Win.Allocate` and `win.tomemory()`"),
     ("`File`, `MODE_`, `SEEK_`", "files of all ranks", "`os.pread` and `os.pwrite` at places of each rank's own"),
     (
         "`Spawn`, `Accept`, `Connect`, `Join`, `Open_port`, `Lookup_name`", "processes that join later",

@@ -121,7 +121,9 @@ LAND = Op("LAND", lambda x, y: bool(x) and bool(y), in_engine=False)
 LOR = Op("LOR", lambda x, y: bool(x) or bool(y), in_engine=False)
 LXOR = Op("LXOR", lambda x, y: bool(x) != bool(y), in_engine=False)
 MINLOC, MAXLOC = Op("MINLOC", _least, in_engine=False), Op("MAXLOC", _largest, in_engine=False)
-_NAMED = {str(op): op for op in (SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, MINLOC, MAXLOC)}
+# For windows: the former is what is there.
+REPLACE, NO_OP = Op("REPLACE", lambda x, y: y, in_engine=False), Op("NO_OP", lambda x, y: x, in_engine=False)
+_NAMED = {str(op): op for op in (SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, MINLOC, MAXLOC, REPLACE, NO_OP)}
 
 
 def _named(name):
