@@ -4,7 +4,7 @@
 //! with the whole plate computed by itself.
 //!
 //! Run it alone (`cargo run --release --example halo_exchange`), or under `shmccl run -n N -- ...`
-//! for any N. `halo_exchange.c` is the same program.
+//! for any N. `halo_exchange.c` and `halo_exchange.py` are the same program.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
