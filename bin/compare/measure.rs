@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use shmccl::collective::Operation;
 use shmccl_harness::layout::{CaseLayout, blocks, distinct};
 use shmccl_harness::lines::DeviceLine;
+use shmccl_harness::puts::{PUTS, is_done_by_puts, landing_len};
 use shmccl_harness::report::{Memory, PerfRow, RowTimes};
 use shmccl_harness::rounds::{in_rounds, rounds_of};
 use shmccl_harness::sync::RankAverage;
@@ -114,7 +115,8 @@ fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow>
 /// Rounds of all algorithms of an operation, which are many.
 const ROUNDS_OF_ALGORITHMS: u64 = 4;
 
-/// Measures the collective operation of `test` by all algorithms at every size.
+/// Measures the collective operation of `test` by all algorithms at every size, and by puts of a
+/// program's own.
 ///
 /// Algorithms over one channel take turns in one job. Those over the other channel follow in a job
 /// of their own, so that no proxy is about when the direct ones are measured: even one that sleeps
@@ -144,7 +146,10 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
             let spec = PerfSpec {
                 tests: vec![(test, None)],
                 sizes: vec![*bytes],
-                collective: Some(settings(operation, *channel, algorithms.clone())),
+                collective: Some(CollectiveSettings {
+                    landing_len: landing_len(operation, n_ranks, *bytes),
+                    ..settings(operation, *channel, algorithms.clone())
+                }),
                 ..common.clone()
             };
             jobs::supervise(&spec, n_ranks, &args.job, &mut |line| {
@@ -178,16 +183,19 @@ fn settings(
         memory: Memory::Heap,
         percentiles: false,
         algorithms,
+        landing_len: 0,
     }
 }
 
-/// Returns the choice of the library, which has no name, and every algorithm that does the
-/// operation in its own way.
+/// Returns the choice of the library, which has no name, every algorithm that does the operation in
+/// its own way, and puts of a program's own, which no channel carries.
 fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
     let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
     let named = distinct(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
-    [None].into_iter().chain(named).collect()
+    let has_puts = channel == TestChannel::Memory && is_done_by_puts(operation);
+    let puts = has_puts.then(|| Some(PUTS.to_owned()));
+    [None].into_iter().chain(named).chain(puts).collect()
 }
 
 /// Rounds sizes up to a whole number of elements on each rank, and returns each once.
@@ -241,9 +249,9 @@ mod tests {
             algorithms.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()
         };
         let named = |operation, n_ranks, bytes| over(TestChannel::Memory, operation, n_ranks, bytes);
-        assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot"]);
+        assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot", "puts"]);
         assert_eq!(over(TestChannel::Port, Operation::Gather, 2, 64), ["", "one_shot"]);
-        assert_eq!(named(Operation::AllReduce, 3, 64).len(), 9);
+        assert_eq!(named(Operation::AllReduce, 3, 64).len(), 10);
         for operation in [Operation::Send, Operation::AllToAllV] {
             assert_eq!(CHANNELS.map(|channel| over(channel, operation, 2, 64)), [[""]; 2]);
         }
