@@ -2,7 +2,7 @@
 //! tasks are then dealt out in rounds, each of which an `all_reduce` ends, and both times are told.
 //!
 //! Run it alone (`cargo run --release --example load_balance`), or under `shmccl run -n N -- ...`.
-//! `load_balance.c` is the same program.
+//! `load_balance.c` and `load_balance.py` are the same program.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
