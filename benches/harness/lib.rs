@@ -11,6 +11,7 @@
 //! | [`mod@test`], [`report`], [`rounds`] | what is measured, its rows, and the medians of rounds |
 //! | [`layout`], [`pattern`], [`case`] | one operation at one size: its data and their check |
 //! | [`timed_case`], [`bare_case`] | such an operation as a contender, and its bare loops |
+//! | [`puts`] | such an operation by puts of a program's own |
 //! | [`jobs`], [`lines`], [`mod@format`] | device processes, their lines, and nccl-tests' table |
 //!
 //! Tried by its unit tests and `command nccl_tests:: compare_op::`.
@@ -26,6 +27,7 @@ pub mod jobs;
 pub mod layout;
 pub mod lines;
 pub mod pattern;
+pub mod puts;
 pub mod report;
 pub mod rounds;
 pub mod slices;

@@ -14,7 +14,8 @@ use crate::flags::{JobArgs, SweepArgs, parse_ranks};
 pub(crate) struct CompareArgs {
     /// Compare all algorithms of a collective operation instead of puts, direct and proxied:
     /// all_reduce, all_gather, ... Between two ranks a chain and naive are the tree. Operations by
-    /// messages between pairs, such as sendrecv and all_to_all_v, have no choice of algorithms
+    /// messages between pairs, such as sendrecv and all_to_all_v, have no choice of algorithms.
+    /// With all others, puts of a program's own take turns: each rank puts its part and signals
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
     /// Device processes of the operation [default: 2]

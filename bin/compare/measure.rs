@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use shmccl::collective::Operation;
 use shmccl_harness::layout::{CaseLayout, blocks, distinct};
 use shmccl_harness::lines::DeviceLine;
+use shmccl_harness::puts::{PUTS, is_done_by_puts, landing_len};
 use shmccl_harness::report::{Memory, PerfRow, RowTimes};
 use shmccl_harness::rounds::{in_rounds, rounds_of};
 use shmccl_harness::sync::RankAverage;
@@ -114,7 +115,12 @@ fn merged(rows: &[PerfRow], channel: TestChannel, bytes: u64) -> Result<PerfRow>
 /// Rounds of all algorithms of an operation, which are many.
 const ROUNDS_OF_ALGORITHMS: u64 = 4;
 
-/// Measures the collective operation of `test` by all algorithms at every size.
+/// The most memory that puts may land in on all ranks together. Of longer data that are reduced no
+/// program would put a whole copy to every rank.
+const MOST_LANDING: u64 = 1 << 30;
+
+/// Measures the collective operation of `test` by all algorithms at every size, and by puts of a
+/// program's own.
 ///
 /// Algorithms over one channel take turns in one job. Those over the other channel follow in a job
 /// of their own, so that no proxy is about when the direct ones are measured: even one that sleeps
@@ -140,11 +146,13 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let rows = in_rounds(common.rounds, || {
         let mut rows = Vec::new();
         for (bytes, channel, algorithms) in &jobs {
+            let has_puts = algorithms.iter().any(|name| name.as_deref() == Some(PUTS));
+            let landing = if has_puts { landing_len(operation, n_ranks, *bytes) } else { 0 };
             // No time is given: the least number of slices takes long enough.
             let spec = PerfSpec {
                 tests: vec![(test, None)],
                 sizes: vec![*bytes],
-                collective: Some(settings(operation, *channel, algorithms.clone())),
+                collective: Some(settings(operation, *channel, algorithms.clone(), landing)),
                 ..common.clone()
             };
             jobs::supervise(&spec, n_ranks, &args.job, &mut |line| {
@@ -166,6 +174,7 @@ fn settings(
     operation: Operation,
     channel: TestChannel,
     algorithms: Vec<Option<String>>,
+    landing_len: u64,
 ) -> CollectiveSettings {
     CollectiveSettings {
         algorithm: None,
@@ -178,16 +187,21 @@ fn settings(
         memory: Memory::Heap,
         percentiles: false,
         algorithms,
+        landing_len,
     }
 }
 
-/// Returns the choice of the library, which has no name, and every algorithm that does the
-/// operation in its own way.
+/// Returns the choice of the library, which has no name, every algorithm that does the operation in
+/// its own way, and puts of a program's own, which no channel carries.
 fn algorithms(operation: Operation, channel: TestChannel, n_ranks: u32, bytes: u64) -> Vec<Option<String>> {
     let size = size_of::<f32>() as u64;
     let len = CaseLayout::new(operation, bytes, size, n_ranks.into()).send() * size;
     let named = distinct(operation, channel, n_ranks, len).into_iter().map(|way| Some(way.name().to_owned()));
-    [None].into_iter().chain(named).collect()
+    let landing_of_all = landing_len(operation, n_ranks, bytes).saturating_mul(n_ranks.into());
+    let has_puts =
+        channel == TestChannel::Memory && is_done_by_puts(operation) && landing_of_all <= MOST_LANDING;
+    let puts = has_puts.then(|| Some(PUTS.to_owned()));
+    [None].into_iter().chain(named).chain(puts).collect()
 }
 
 /// Rounds sizes up to a whole number of elements on each rank, and returns each once.
@@ -241,15 +255,19 @@ mod tests {
             algorithms.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()
         };
         let named = |operation, n_ranks, bytes| over(TestChannel::Memory, operation, n_ranks, bytes);
-        assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot"]);
+        assert_eq!(named(Operation::Gather, 2, 64), ["", "one_shot", "two_shot", "puts"]);
         assert_eq!(over(TestChannel::Port, Operation::Gather, 2, 64), ["", "one_shot"]);
-        assert_eq!(named(Operation::AllReduce, 3, 64).len(), 9);
+        assert_eq!(named(Operation::AllReduce, 3, 64).len(), 10);
         for operation in [Operation::Send, Operation::AllToAllV] {
             assert_eq!(CHANNELS.map(|channel| over(channel, operation, 2, 64)), [[""]; 2]);
         }
         let halving = "halving_doubling".to_owned();
         assert!(named(Operation::ReduceScatter, 4, 64).contains(&halving));
         assert!(!named(Operation::ReduceScatter, 3, 192).contains(&halving));
+        let has_puts =
+            |operation, n_ranks, bytes| named(operation, n_ranks, bytes).contains(&PUTS.to_owned());
+        assert!(has_puts(Operation::AllReduce, 4, 32 << 20) && has_puts(Operation::AllGather, 64, 1 << 30));
+        assert!(!has_puts(Operation::AllReduce, 8, 64 << 20) && !has_puts(Operation::Scan, 2, 64));
         let one_shot = "one_shot".to_owned();
         assert!(named(Operation::Broadcast, 2, 8 << 10).contains(&one_shot));
         assert!(!named(Operation::Broadcast, 2, 16 << 10).contains(&one_shot));

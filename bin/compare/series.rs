@@ -2,6 +2,7 @@
 //! operation.
 
 use serde::Serialize;
+use shmccl_harness::puts::PUTS;
 use shmccl_harness::report::PerfRow;
 use shmccl_harness::slices::APART;
 use shmccl_harness::test::{Test, TestChannel};
@@ -61,6 +62,35 @@ pub(super) struct Point<'s> {
     pub(super) proxied: &'s PerfRow,
 }
 
+/// A collective as the library does it, beside puts of a program's own, at one size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BesidePuts<'s> {
+    /// The size.
+    pub(super) bytes: u64,
+    /// By puts.
+    pub(super) puts: &'s PerfRow,
+    /// By the collective, over memory channels.
+    pub(super) collective: &'s PerfRow,
+}
+
+impl BesidePuts<'_> {
+    /// Returns how many times as long as the collective puts take.
+    pub(super) fn factor(&self) -> f64 {
+        time(self.puts) / time(self.collective).max(1e-3)
+    }
+
+    /// Writes how many times as long as the collective puts take, with `~` unless both are steady.
+    pub(super) fn told_factor(&self) -> String {
+        let is_steady = [self.puts, self.collective].iter().all(|row| row.is_steady("p50_ns"));
+        format!("{}{} x", if is_steady { "" } else { "~" }, three_digits(self.factor()))
+    }
+
+    /// Returns the times of both, where puts hold the lead and the collective challenges.
+    pub(super) fn cost(&self) -> Cost {
+        Cost { bytes: self.bytes, holder: time(self.puts), challenger: time(self.collective) }
+    }
+}
+
 impl Series {
     /// Returns all sizes, in rising order.
     pub(super) fn sizes(&self) -> Vec<u64> {
@@ -70,10 +100,10 @@ impl Series {
         sizes
     }
 
-    /// Returns the names of all algorithms, the default first.
+    /// Returns the names of all algorithms of the library, the default first.
     pub(super) fn algorithms(&self) -> Vec<&str> {
         let mut names = Vec::new();
-        for row in &self.report.rows {
+        for row in self.report.rows.iter().filter(|row| !is_by_puts(row)) {
             if !names.contains(&algorithm(row)) {
                 names.push(algorithm(row));
             }
@@ -91,7 +121,7 @@ impl Series {
 
     /// Whether there are algorithms to choose from.
     pub(super) fn has_choice(&self) -> bool {
-        self.report.rows.iter().any(|row| row.variant.is_some())
+        self.report.rows.iter().any(|row| row.variant.is_some() && !is_by_puts(row))
     }
 
     /// Returns the row of algorithm `name` at a size over `channel`.
@@ -99,12 +129,23 @@ impl Series {
         self.over(bytes, channel).find(|row| algorithm(row) == name)
     }
 
-    /// Returns the quickest row at a size over `channel`. The default counts only where no row has
-    /// a name.
+    /// Returns the quickest row of the library at a size over `channel`. The default counts only
+    /// where no row has a name.
     pub(super) fn quickest(&self, bytes: u64, channel: TestChannel) -> Option<&PerfRow> {
         let is_nameless = |row: &PerfRow| row.variant.is_none();
         self.over(bytes, channel)
+            .filter(|row| !is_by_puts(row))
             .min_by(|a, b| is_nameless(a).cmp(&is_nameless(b)).then(time(a).total_cmp(&time(b))))
+    }
+
+    /// Returns the sizes at which puts of a program's own were measured beside the collective, in
+    /// rising order, with both.
+    pub(super) fn beside_puts(&self) -> Vec<BesidePuts<'_>> {
+        let beside = |bytes| {
+            let of = |name| self.row(bytes, TestChannel::Memory, name);
+            Some(BesidePuts { bytes, puts: of(PUTS)?, collective: of(BY_DEFAULT)? })
+        };
+        self.sizes().into_iter().filter_map(beside).collect()
     }
 
     /// Returns the size, where both channels were measured at it.
@@ -175,6 +216,11 @@ impl Point<'_> {
     ) -> Option<Cost> {
         Some(Cost { bytes: self.bytes, holder: direct(self.direct)?, challenger: proxied(self.proxied)? })
     }
+}
+
+/// Whether a row is that of puts of a program's own.
+fn is_by_puts(row: &PerfRow) -> bool {
+    row.variant.as_deref() == Some(PUTS)
 }
 
 /// Returns the name of the algorithm of a row.

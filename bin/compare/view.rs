@@ -2,13 +2,13 @@
 
 use anstyle::AnsiColor;
 use shmccl::heap::layout::FIFO_SLOTS;
-use shmccl_harness::report::{PerfRow, legend};
+use shmccl_harness::report::{LEVEL, PerfRow, legend};
 use shmccl_harness::test::TestChannel;
 
 use super::chart::{self, Chart, ChartLine};
 use super::conclusions::Conclusions;
 use super::crossover::Crossover;
-use super::series::{Point, Series, Subject, algorithm, is_thin};
+use super::series::{BesidePuts, Point, Series, Subject, algorithm, is_thin};
 use crate::flags::ProxyPlace;
 use crate::output::TableLook;
 use crate::table::TextTable;
@@ -38,6 +38,7 @@ pub(super) fn text(look: TableLook, series: &Series, conclusions: &Conclusions) 
                 parts.push(algorithm_table(look, series, "Direct", TestChannel::Memory));
                 parts.push(algorithm_table(look, series, "Proxied", TestChannel::Port));
             }
+            parts.extend(puts_table(look, &series.beside_puts()));
         }
     }
     let legend = legend(&parts.join(""));
@@ -228,6 +229,46 @@ fn algorithm_table(look: TableLook, series: &Series, word: &str, channel: TestCh
         rows: series.sizes().into_iter().map(row).collect(),
     };
     format!("{word}, by algorithm (p50; * the quickest)\n{}", table.in_parts(look, 1))
+}
+
+/// Lays out puts of a program's own beside the collective, and which of the two to use at each
+/// size. `None` where puts were not measured.
+fn puts_table(look: TableLook, beside: &[BesidePuts<'_>]) -> Option<String> {
+    let row = |beside: &BesidePuts<'_>| {
+        let BesidePuts { bytes, puts, collective } = beside;
+        let wrong =
+            puts.wrong.zip(collective.wrong).map(|(puts, collective)| puts.saturating_add(collective));
+        let texts = [
+            format_size(*bytes),
+            told(puts, "p50_ns", format_ns),
+            told(collective, "p50_ns", format_ns),
+            beside.told_factor(),
+            told(puts, "gb_per_s", three_digits),
+            told(collective, "gb_per_s", three_digits),
+            advice(beside).to_owned(),
+        ];
+        (texts.to_vec(), wrong.is_some_and(|wrong| wrong > 0))
+    };
+    let head = "size, puts p50, collective p50, puts/collective, puts GB/s, collective GB/s, use";
+    let rows = beside.iter().map(row).collect();
+    let table = TextTable { head: head.split(", ").collect(), words: 0, rows };
+    let table = table.text(look, &["collective GB/s", "puts GB/s"]);
+    let text = format!(
+        "Puts of a program's own, to every rank and with a signal, or the collective\n{table}\
+         either: within {} of each other, or too few samples.\n",
+        percent(LEVEL)
+    );
+    (!beside.is_empty()).then_some(text)
+}
+
+/// Returns which of the two is the quicker at a size.
+fn advice(beside: &BesidePuts<'_>) -> &'static str {
+    match beside.factor() {
+        _ if is_thin(beside.puts) || is_thin(beside.collective) => "either",
+        factor if factor < 1.0 - LEVEL => "puts",
+        factor if factor * (1.0 - LEVEL) > 1.0 => "collective",
+        _ => "either",
+    }
 }
 
 fn charts(look: TableLook, series: &Series, conclusions: &Conclusions) -> Vec<String> {

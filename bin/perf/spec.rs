@@ -88,7 +88,8 @@ impl PerfSpec {
         let largest = self.sizes.iter().copied().max().unwrap_or(0);
         if let Some(collective) = &self.collective {
             let planned = collective.plan.as_ref().map_or(0, |plan| plan.heap_len);
-            return CollectiveBuffers::heap_len(largest).saturating_add(whole_pages(planned));
+            let more = whole_pages(planned).saturating_add(whole_pages(collective.landing_len));
+            return CollectiveBuffers::heap_len(largest).saturating_add(more);
         }
         // Outgoing, incoming, what a peer sends meanwhile, packets twice over in two halves, flags.
         let has_packets = self.tests.iter().any(|(test, _)| *test == Test::PacketLatency);
@@ -208,4 +209,6 @@ pub(crate) struct CollectiveSettings {
     pub(crate) percentiles: bool,
     /// Algorithms to compare with each other, out of place, instead of the one above.
     pub(crate) algorithms: Vec<Option<String>>,
+    /// Bytes of heap for puts of a program's own, where these are compared with them.
+    pub(crate) landing_len: u64,
 }

@@ -35,14 +35,18 @@ fn every_algorithm_is_held_against_every_other_over_both_channels() {
             serde_json::from_slice(&std::fs::read(directory.join("compare.json")).unwrap()).unwrap();
         let rows = report["rows"].as_array().unwrap();
         let ways = 1 + algorithms.split(' ').count();
-        assert_eq!(rows.len(), 3 * (ways + ways - 1), "{report}");
+        // By puts of a program's own, beside those over memory channels.
+        assert_eq!(rows.len(), 3 * (ways + 1 + ways - 1), "{report}");
+        assert_eq!(rows.iter().filter(|row| row["variant"] == "puts").count(), 3, "{report}");
+        assert!(table.contains("Puts of a program's own") && table.contains("puts/collective"), "{table}");
         for row in rows {
             assert!(row["p50_ns"].as_f64().unwrap() > 0.0 && row["wrong"] == 0, "{row}");
             assert!(row["ratio"].as_f64().unwrap() > 0.0 && row["in_place"] == false, "{row}");
             let is_short = row["bytes"].as_u64().unwrap() <= 8192;
             assert_eq!(row["operations_per_sample"], if is_short { 64 } else { 1 }, "{row}");
-            let named =
-                row["variant"].as_str().is_none_or(|name| algorithms.split(' ').any(|other| other == name));
+            let named = row["variant"].as_str().is_none_or(|name| {
+                ["puts"].into_iter().chain(algorithms.split(' ')).any(|other| other == name)
+            });
             let is_way =
                 row["channel"] == "memory" || row["channel"] == "port" && row["variant"] != "two_shot";
             assert!(named && is_way, "{row}");

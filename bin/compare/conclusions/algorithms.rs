@@ -7,7 +7,7 @@ use shmccl_harness::test::TestChannel;
 
 use super::{between, level_in_words};
 use crate::compare::crossover::{Cost, Crossover};
-use crate::compare::series::{BY_DEFAULT, Series, time};
+use crate::compare::series::{BY_DEFAULT, BesidePuts, Series, time};
 use crate::units::{format_about, format_size, percent, three_digits};
 
 /// The least gain of a change of the lead, multiplied up over its sizes.
@@ -34,6 +34,10 @@ pub(crate) struct AlgorithmCrossovers {
     /// Where the quickest proxied algorithm overtakes the quickest direct one; null where no size
     /// can tell.
     pub(crate) proxied: Option<Crossover>,
+    /// Where the collective, as the library does it, overtakes puts of a program's own; missing
+    /// where those were not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) puts: Option<Crossover>,
     /// Where the quickest proxied algorithm is level with the quickest direct one, or ahead.
     #[serde(skip)]
     level: Crossover,
@@ -47,6 +51,7 @@ impl AlgorithmCrossovers {
             memory: leads(series, &sizes, TestChannel::Memory),
             port: leads(series, &sizes, TestChannel::Port),
             proxied: (!costs.is_empty()).then(|| Crossover::below(&costs, 1.0 - LEVEL)),
+            puts: overtakes_puts(series, 1.0 - LEVEL),
             level: Crossover::below(&costs, 1.0 + LEVEL),
         }
     }
@@ -63,9 +68,35 @@ impl AlgorithmCrossovers {
             sentences.push(told.collect::<Vec<_>>().join(" "));
         }
         sentences.extend(self.overtaking_sentence(series));
+        sentences.extend(self.puts_sentence(series));
         sentences.extend(uneven_sentence(series, &sizes));
         sentences.extend(limit_sentence(series, &sizes));
         sentences
+    }
+
+    /// Says from which size on the collective is ahead of puts of a program's own.
+    fn puts_sentence(&self, series: &Series) -> Option<String> {
+        let beside = series.beside_puts();
+        let times = |beside: &BesidePuts<'_>| {
+            format!("{} as long at {}", beside.told_factor(), format_size(beside.bytes))
+        };
+        let times = format!("puts take {} and {}", times(beside.first()?), times(beside.last()?));
+        let level = overtakes_puts(series, 1.0 + LEVEL).and_then(level_in_words);
+        Some(match self.puts? {
+            Crossover::Always => format!("The collective is ahead of puts at every size measured; {times}."),
+            Crossover::Between { estimate, .. } => format!(
+                "The collective overtakes puts of a program's own at about {}; {times}.",
+                format_about(estimate)
+            ),
+            Crossover::Passing { first_ahead, last_ahead } => format!(
+                "The collective is ahead of puts at some sizes {}, but not at the largest; {times}.",
+                between(first_ahead, last_ahead)
+            ),
+            Crossover::Never => format!(
+                "The collective never overtakes puts of a program's own; {times}{}.",
+                level.map(|level| format!("; {level}")).unwrap_or_default()
+            ),
+        })
     }
 
     fn overtaking_sentence(&self, series: &Series) -> Option<String> {
@@ -91,6 +122,13 @@ impl AlgorithmCrossovers {
             ),
         })
     }
+}
+
+/// Returns where the time of the collective falls below `share` of that of puts for good, where
+/// both were measured.
+fn overtakes_puts(series: &Series, share: f64) -> Option<Crossover> {
+    let costs: Vec<Cost> = series.beside_puts().iter().map(BesidePuts::cost).collect();
+    (!costs.is_empty()).then(|| Crossover::below(&costs, share))
 }
 
 /// Returns what both channels cost, each at its quickest, at the sizes at which the two can be

@@ -271,3 +271,83 @@ fn all_forms_of_a_comparison_of_algorithms_are_as_they_were_byte_for_byte() {
     series.subject = Subject::Operation { test: Test::Operation(Operation::Send), n_ranks: 4 };
     assert_unchanged("sendrecv", &series, [0xd803_d162_866f_3a0d, 0xdd34_a4bb_8be7_948c]);
 }
+
+/// The same with puts of a program's own, which take so many nanoseconds and so many per byte.
+fn beside_puts(fixed: f64, per_byte: f64) -> Series {
+    let mut series = modelled(3000.0, 1.0);
+    let is_default = |row: &&PerfRow| row.channel == Some(TestChannel::Memory) && row.variant.is_none();
+    let rows: Vec<PerfRow> = series.report.rows.iter().filter(is_default).cloned().collect();
+    series.report.rows.extend(rows.into_iter().map(|mut row| {
+        row.variant = Some("puts".to_owned());
+        let bytes = row.bytes.unwrap_or(0) as f64;
+        let ns = fixed + bytes * per_byte;
+        (row.times.p50_ns, row.times.gb_per_s) = (Some(ns), Some(bytes / ns));
+        row
+    }));
+    series
+}
+
+#[test]
+fn puts_of_a_program_are_held_against_the_collective_with_where_it_overtakes_them() {
+    let series = beside_puts(300.0, 0.5);
+    let told = sentences(&series);
+    // 300 + 0.5 x = 1050 + 0.105 x at x = 1899.
+    let told_of_puts = "The collective overtakes puts of a program's own at about 2 KiB; \
+                        puts take 0.289 x as long at 8 B and 4.76 x as long at 64 MiB.";
+    assert!(told.contains(told_of_puts), "{told}");
+    let crossover = found(&series).puts;
+    assert!(
+        matches!(crossover, Some(Crossover::Between { estimate, .. }) if (1700.0..2100.0).contains(&estimate)),
+        "{crossover:?}"
+    );
+    assert_eq!(json(&series)["crossover"]["puts"]["where"], "between");
+    let seen = super::text(TableLook::plain(), &series);
+    let table = seen.split("or the collective\n").nth(1).unwrap();
+    let last = |size: &str| {
+        let line = table.lines().find(|line| line.trim_start().starts_with(size)).unwrap();
+        line.split_whitespace().last().unwrap().to_owned()
+    };
+    assert_eq!([last("8 B"), last("64 MiB")], ["puts", "collective"]);
+    assert!(sentences(&beside_puts(1.0, 0.01)).contains("The collective never overtakes puts"));
+    let always = "The collective is ahead of puts at every size measured; puts take ";
+    assert!(sentences(&beside_puts(9e3, 0.5)).contains(always));
+}
+
+#[test]
+fn puts_of_a_program_are_no_algorithm_of_the_library() {
+    let (without, series) = (modelled(3000.0, 1.0), beside_puts(1.0, 0.001));
+    assert_eq!(series.algorithms(), without.algorithms());
+    for bytes in without.sizes() {
+        let quickest =
+            |series: &Series| series.quickest(bytes, TestChannel::Memory).map(|row| row.variant.clone());
+        assert_eq!(quickest(&series), quickest(&without));
+    }
+    assert_eq!(plot(&series), plot(&without));
+    assert_eq!(csv::text(&series).matches(",puts,").count(), without.sizes().len());
+    assert!(found(&without).puts.is_none() && json(&without)["crossover"].get("puts").is_none());
+    let mut alone = series;
+    alone.report.rows.retain(|row| row.variant.as_deref().is_none_or(|name| name == "puts"));
+    assert!(!alone.has_choice());
+}
+
+#[test]
+fn wrong_or_few_puts_are_no_reason_to_use_them() {
+    let mut series = beside_puts(1.0, 0.001);
+    let is_by_puts = |row: &&mut PerfRow| row.variant.as_deref() == Some("puts");
+    series.report.rows.iter_mut().filter(is_by_puts).for_each(|row| row.times.samples = Some(1));
+    let seen = super::text(TableLook::plain(), &series);
+    let table = seen.split("or the collective\n").nth(1).unwrap();
+    let rows = table.lines().skip(1).take(series.sizes().len());
+    assert!(rows.into_iter().all(|line| line.ends_with("either")), "{table}");
+    let wrong = series.report.rows.iter_mut().find(is_by_puts).unwrap();
+    wrong.wrong = Some(3);
+    assert_eq!(series.report.wrong_rows(), 1);
+}
+
+#[test]
+fn all_forms_of_a_comparison_with_puts_are_as_they_were_byte_for_byte() {
+    let mut series = beside_puts(300.0, 0.5);
+    let sizes: Vec<u64> = series.sizes().into_iter().step_by(3).collect();
+    series.report.rows.retain(|row| row.bytes.is_some_and(|bytes| sizes.contains(&bytes)));
+    assert_unchanged("beside_puts", &series, [0x1e38_17c0_31d3_966c, 0xbd5f_1778_b336_4a0e]);
+}

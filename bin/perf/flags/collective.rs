@@ -186,6 +186,7 @@ impl PerfArgs {
             memory: args.memory,
             percentiles: args.percentiles,
             algorithms: Vec::new(),
+            landing_len: 0,
         })
     }
 

@@ -9,7 +9,9 @@ use shmccl::reduce::ReduceOp;
 use shmccl_harness::case::CaseData;
 use shmccl_harness::interleave::{Contender, Effort, NamedLimit, Participants, interleave_with_limits};
 use shmccl_harness::pattern::{ForType, TestElement};
+use shmccl_harness::puts::{ByPuts, PUTS};
 use shmccl_harness::report::Memory;
+use shmccl_harness::sync::Gathering;
 use shmccl_harness::timed_case::{ByLibrary, RunCase, TimedCase};
 use shmccl_limits::staged_sum::{StagedLimit, StagedVariant};
 
@@ -86,6 +88,40 @@ impl<T: TestElement, R: RunCase<T>, A: FnMut(&mut TimedCase<T, R>)> Contender fo
     }
 }
 
+/// The operation done by the library, or by puts of a program's own.
+struct ByEither<'c> {
+    library: ByLibrary<'c>,
+    puts: Option<ByPuts>,
+    by_puts: bool,
+}
+
+impl ByEither<'_> {
+    /// Sets the way: an algorithm, the choice of the library, or puts.
+    fn set_way(&mut self, way: CaseWay) {
+        self.by_puts = matches!(way, CaseWay::Puts);
+        if let CaseWay::Library(algorithm) = way {
+            self.library.0.set_algorithm(algorithm);
+        }
+    }
+}
+
+/// A way to do an operation.
+#[derive(Clone, Copy)]
+enum CaseWay {
+    Library(Option<Algorithm>),
+    Puts,
+}
+
+impl<T: TestElement> RunCase<T> for ByEither<'_> {
+    #[inline]
+    fn run(&mut self, data: &mut CaseData<T>, gathering: &mut Gathering) -> shmccl::Result<()> {
+        match &mut self.puts {
+            Some(puts) if self.by_puts => puts.run(),
+            _ => self.library.run(data, gathering),
+        }
+    }
+}
+
 impl CollectiveBench<'_> {
     fn in_both_memories<T: TestElement>(&mut self, wanted: Wanted<'_>) -> Result<()> {
         let spec = self.spec_of::<T>(wanted)?;
@@ -135,12 +171,17 @@ impl CollectiveBench<'_> {
         let spec = self.spec_of::<T>(wanted)?;
         let mut limits = self.limits(wanted)?;
         let data = CaseData::<T>::new(self.comm, spec.clone(), self.buffers, self.settings.memory)?;
-        let case = TimedCase::new(ByLibrary(self.comm), data, &self.gathering, wanted.bytes);
+        let has_puts = names.iter().any(|name| name.as_deref() == Some(PUTS));
+        let puts = has_puts.then(|| ByPuts::new(self.comm, &spec, T::DATA_TYPE, self.buffers)).transpose()?;
+        let runner = ByEither { library: ByLibrary(self.comm), puts, by_puts: false };
+        let case = TimedCase::new(runner, data, &self.gathering, wanted.bytes);
         let case = RefCell::new(case.warmed(wanted.bytes));
         let contender = |name: &Option<String>| {
-            let algorithm: Option<Algorithm> = name.as_deref().map(str::parse).transpose()?;
-            let arrange =
-                move |case: &mut TimedCase<T, ByLibrary<'_>>| case.runner().0.set_algorithm(algorithm);
+            let way = match name.as_deref() {
+                Some(PUTS) => CaseWay::Puts,
+                name => CaseWay::Library(name.map(str::parse).transpose()?),
+            };
+            let arrange = move |case: &mut TimedCase<T, ByEither<'_>>| case.runner().set_way(way);
             Ok(SharedCase::new(&case, arrange))
         };
         let mut all = names.iter().map(contender).collect::<Result<Vec<_>>>()?;

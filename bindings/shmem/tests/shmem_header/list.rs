@@ -6,9 +6,6 @@ use shmccl_shmem::table::{Family, MISSING};
 
 use super::families;
 
-pub(crate) const BEGIN: &str = "<!-- The table below is generated: tests/shmem_header. -->\n";
-pub(crate) const END: &str = "<!-- The table above is generated. -->\n";
-
 pub(crate) fn list() -> String {
     let mut text = String::from("\n| section | call | types | since | contexts |\n|---|---|---|---|---|\n");
     for family in families() {

@@ -1,7 +1,8 @@
-//! Generates `include/shmem.h` and the table of `docs/shmem.md` from the table of calls, and
-//! compares them with those that are checked in.
+//! Generates `include/shmem.h` and the tables of `docs/shmem.md` and `docs/calls.md` from the table
+//! of calls, and compares them with those that are checked in.
 //! `SHMCCL_WRITE_HEADER=1 cargo test -p shmccl-shmem --test shmem_header` writes them.
 
+mod calls;
 mod generics;
 mod list;
 
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use shmccl_shmem::table::{FAMILIES, Family, MISSING, TypeForm};
 
+const BEGIN: &str = "<!-- The table below is generated: tests/shmem_header. -->\n";
+const END: &str = "<!-- The table above is generated. -->\n";
 const INTRODUCTION: &str = include_str!("introduction.h");
 
 /// A function of C: what it returns, its name, and its parameters.
@@ -108,6 +111,15 @@ fn compare(path: &Path, made: &str) {
     );
 }
 
+/// Compares the generated part of a page.
+fn compare_part(page: &str, made: &str) {
+    let path = here().join("../../docs").join(page);
+    let kept = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = kept.split_once(BEGIN).expect("the table has a beginning");
+    let (_, after) = rest.split_once(END).expect("the table has an end");
+    compare(&path, &format!("{before}{BEGIN}{made}{END}{after}"));
+}
+
 fn here() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -119,11 +131,12 @@ fn the_header_is_the_one_that_the_table_makes() {
 
 #[test]
 fn the_list_of_calls_is_the_one_that_the_table_makes() {
-    let path = here().join("../../docs/shmem.md");
-    let kept = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = kept.split_once(list::BEGIN).expect("the list has a beginning");
-    let (_, after) = rest.split_once(list::END).expect("the list has an end");
-    compare(&path, &format!("{before}{}{}{}{after}", list::BEGIN, list::list(), list::END));
+    compare_part("shmem.md", &list::list());
+}
+
+#[test]
+fn the_table_of_all_calls_is_the_one_that_the_rows_make() {
+    compare_part("calls.md", &calls::table());
 }
 
 #[test]

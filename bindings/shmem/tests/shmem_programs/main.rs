@@ -88,6 +88,14 @@ fn static_objects_are_symmetric_however_the_library_is_linked() {
 }
 
 #[test]
+fn the_examples_agree_with_what_a_rank_computes_alone() {
+    for name in ["halo_exchange.c", "load_balance.c"] {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        run_as_several(&compiled(&examples.join(name), false));
+    }
+}
+
+#[test]
 fn every_typed_call_of_the_table_works() {
     let path = library().prefix().join("sweep.c");
     std::fs::write(&path, sweep::program()).unwrap();
