@@ -111,15 +111,6 @@ impl HeapPlaces {
     }
 }
 
-/// Returns these bytes, to be read at once.
-///
-/// # Safety
-/// They are there for `'a`, and nothing of this process writes them meanwhile.
-pub unsafe fn lent<'a>(bytes: MemoryRange) -> &'a [u8] {
-    // SAFETY: the caller's promise; an empty slice needs any address but zero.
-    unsafe { std::slice::from_raw_parts(start(bytes), bytes.len) }
-}
-
 fn start(bytes: MemoryRange) -> *mut u8 {
     if bytes.len == 0 { std::ptr::dangling_mut() } else { std::ptr::with_exposed_provenance_mut(bytes.start) }
 }

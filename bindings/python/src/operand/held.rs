@@ -43,6 +43,33 @@ impl Operand<'_> {
     }
 }
 
+impl Operand<'_> {
+    /// Makes the operand of `bytes`.
+    pub fn over<'a>(bytes: &'a [u8]) -> Operand<'a> {
+        Operand::new(bytes.as_ptr().expose_provenance(), bytes.len(), Dtype::bytes())
+    }
+
+    /// Returns the bytes, to be read while the interpreter is held.
+    #[inline]
+    pub fn read(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: the operand holds them, and nobody writes them while the interpreter is held.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.len) }
+    }
+
+    /// Replaces the bytes by those of `from`, as many as both have.
+    #[inline]
+    pub fn copy(&self, from: &Operand<'_>) {
+        let target: *mut u8 = std::ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: both operands hold their bytes, which may overlap.
+        unsafe {
+            target.copy_from(std::ptr::with_exposed_provenance(from.address), from.len.min(self.len));
+        }
+    }
+}
+
 /// Returns the type of `len` bytes: the one that is asked, or their `own`.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 import atexit
 import sys
 
-from .._core import Communicator
+from .._core import Communicator, _Messages
 from .._errors import Error
 from ._absent import remedy_for
 from ._collectives import Collectives
@@ -19,7 +19,6 @@ from ._constants import (
     WTIME_IS_GLOBAL,
 )
 from ._groups import Group
-from ._matching import Matching
 from ._messages import Messages
 from ._objects import Objects
 
@@ -31,9 +30,9 @@ _open = set()
 def _end():
     """Tells the other ranks that this one has ended, unless it has failed: then the launcher tells them."""
     if getattr(sys, "last_value", None) is None:
-        for matching in list(_open):
+        for messages in list(_open):
             try:
-                matching.end()
+                messages.end()
             except Error:
                 # Whoever does not hear of it has ended before, or has been given up.
                 continue
@@ -63,8 +62,8 @@ class Comm(Collectives, Messages, Objects):
         self.shmccl, self._members, self._name = comm, None, ""
         for each in messages:
             each.timeout = comm.timeout
-        self._matching = Matching(*messages)
-        _open.add(self._matching)
+        self._messages = _Messages(*messages)
+        _open.add(self._messages)
 
     @property
     def rank(self):
@@ -106,10 +105,10 @@ class Comm(Collectives, Messages, Objects):
         return {TAG_UB: LARGEST_TAG, WTIME_IS_GLOBAL: True}.get(keyval)
 
     def __eq__(self, other):
-        return isinstance(other, Comm) and self._matching is other._matching
+        return isinstance(other, Comm) and self._messages is other._messages
 
     def __hash__(self):
-        return hash(self._matching)
+        return hash(self._messages)
 
     # What is made of it -----------------------------------------------------------------------------------------------
 
@@ -171,8 +170,8 @@ class Comm(Collectives, Messages, Objects):
     def Free(self):
         """Closes it, when all ranks have come here."""
         self.Barrier()
-        self._matching.close()
-        _open.discard(self._matching)
+        self._messages.close()
+        _open.discard(self._messages)
         self.shmccl.close()
 
     Disconnect = Free
