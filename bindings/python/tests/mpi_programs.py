@@ -627,6 +627,37 @@ def groups_that_were_empty_know_their_rank():
     assert MPI.GROUP_EMPTY.Union(world).rank == world.rank
 
 
+def long_messages_that_nobody_receives_yet_are_passed():
+    comm, right, left = ring()
+    long, short = np.ones(17 << 20, "u1"), np.full(1 << 20, 7, "u1")
+    requests = [comm.Isend(long, right, 1) for _ in range(3)] + [comm.Isend(short, right, 2)]
+    got = np.zeros(1 << 20, "u1")
+    comm.Recv(got, left, 2)
+    assert (got == 7).all()
+    for _ in range(3):
+        got = np.zeros(17 << 20, "u1")
+        comm.Recv(got, left, 1)
+        assert got.all()
+    MPI.Request.Waitall(requests)
+
+
+def receives_are_open_when_a_communicator_is_freed():
+    comm, right, left = ring()
+    twin, got = comm.Dup(), np.zeros(1 << 17)
+    long, short, never = twin.Irecv(got, left, 1), twin.irecv(source=left, tag=2), twin.irecv(source=left, tag=3)
+    sent = twin.Isend(np.ones(1 << 17), right, 1)
+    twin.send("short", right, 2)
+    twin.Free()
+    sent.Wait()
+    long.Wait()
+    assert got.all() and short.wait() == "short"
+    try:
+        never.wait()
+        raise AssertionError("it has received something")
+    except shmccl.UnavailableError as error:
+        assert "was freed" in str(error)
+
+
 ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job, ranks_go_on_when_one_has_ended]
 OTHERS = [value for name, value in list(globals().items()) if "_" in name and getattr(value, "__module__", "") == __name__]
 OTHERS = [program for program in OTHERS if program not in ENDS]

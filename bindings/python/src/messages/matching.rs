@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -18,13 +18,17 @@ use super::receive::{ArrivedMessage, AwaitingSender, FoundMessage, PostedReceive
 use super::send::{MatchSignal, SentMessage};
 use super::transport::MessageTransport;
 use crate::comm::Communicator;
-use crate::error::refused_of_rank;
+use crate::error::{refused, refused_of_rank};
 use crate::interrupt::detached;
 use crate::lock::lock;
 use crate::operand::{Access, Operand};
 
 /// How long a rank that ends waits for its last headers.
 const FAREWELL: Duration = Duration::from_millis(100);
+
+/// The most bytes of a rank's payloads that another of its payloads passes. The engine keeps twice
+/// as many.
+const PASSED_OVER: u64 = 16 << 20;
 
 /// So many headers of each rank are taken by a call that waits for something else.
 const SHARE: u32 = 4;
@@ -37,8 +41,8 @@ pub struct MessageMatching {
     /// Synchronous messages that are not matched, by their numbers, and to whom they go.
     unmatched: Mutex<HashMap<u64, (Rank, Arc<MatchSignal>)>>,
     n_sent: AtomicU64,
-    /// Whether the last header of a communicator that is closed has come.
-    is_last: AtomicBool,
+    /// How many ranks have sent the last header of a communicator that is closed.
+    n_last: AtomicU32,
     /// Where threads wait for what others take.
     gate: Mutex<()>,
     changed: Condvar,
@@ -52,7 +56,7 @@ impl MessageMatching {
             transport,
             unmatched: Mutex::default(),
             n_sent: AtomicU64::new(0),
-            is_last: AtomicBool::new(false),
+            n_last: AtomicU32::new(0),
             gate: Mutex::new(()),
             changed: Condvar::new(),
         }
@@ -106,7 +110,10 @@ impl MessageMatching {
         let envelope = Envelope { source: self.transport.rank(), tag };
         let sender = matched.map_or(AwaitingSender::Nobody, AwaitingSender::Own);
         let (len, elements) = (elements.len() as u64, Some(Cow::Borrowed(elements)));
-        self.arrive(py, ArrivedMessage { envelope, len, number: 0, elements, sender });
+        self.arrive(
+            py,
+            ArrivedMessage { envelope, len, number: 0, elements, sender, payload: OnceLock::new() },
+        );
     }
 
     /// Sends elements that have room in the header. Returns whether that was so.
@@ -220,6 +227,22 @@ impl MessageMatching {
         !is_from_here && queues.find(selector).is_none() && queues.lost(selector).is_none()
     }
 
+    /// Receives the payloads that its rank has sent before that of `message` to memory of their
+    /// own, where they are so long that it could not pass them.
+    pub fn receive_early(&self, py: Python<'_>, message: &ArrivedMessage<'_>) {
+        let is_before = |other: &&Arc<ArrivedMessage<'static>>| {
+            let is_of_same = other.envelope.source == message.envelope.source;
+            is_of_same && other.number < message.number && other.is_in_pipe()
+        };
+        let before: Vec<_> = lock(&self.queues).unexpected().filter(is_before).map(Arc::clone).collect();
+        if before.iter().map(|other| other.len).sum::<u64>() > PASSED_OVER {
+            for other in before {
+                // What fails is for whoever receives it.
+                let _ = other.start_payload(py, &self.transport, None);
+            }
+        }
+    }
+
     /// Withdraws a receive. Returns whether no message had come for it.
     pub fn withdraw(self: &Arc<Self>, receive: &Bound<'_, PostedReceive>) -> bool {
         let withdrawn = lock(&self.queues).withdraw(|_, posted| posted.is(receive));
@@ -316,7 +339,7 @@ impl MessageMatching {
                 self.note_awaiting();
             }
             // Relaxed: the thread that waits for it takes the headers.
-            HeaderKind::Last => self.is_last.store(true, Ordering::Relaxed),
+            HeaderKind::Last => drop(self.n_last.fetch_add(1, Ordering::Relaxed)),
             HeaderKind::Ended => self.note_end(py, self.source_of(header)),
             HeaderKind::Message | HeaderKind::Synchronous => {}
         }
@@ -336,7 +359,8 @@ impl MessageMatching {
         };
         let envelope = Envelope { source: self.source_of(header)?, tag: header.tag() };
         let elements = header.elements().map(Cow::Borrowed);
-        Some(ArrivedMessage { envelope, len: header.len(), number: header.number(), elements, sender })
+        let (len, number, payload) = (header.len(), header.number(), OnceLock::new());
+        Some(ArrivedMessage { envelope, len, number, elements, sender, payload })
     }
 
     /// Takes a message that has come: for the first receive that it is for, or as an unexpected
@@ -377,36 +401,41 @@ impl MessageMatching {
 
     /// Tells the others that nothing more comes from here, as far as there is room for it.
     pub(super) fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let has_left = |rank: &Rank| *rank == self.transport.rank() || lock(&self.queues).has_ended(*rank);
-        let others: Vec<_> = self.ranks().filter(|rank| !has_left(rank)).collect();
         let mut ends = Vec::new();
-        for rank in others {
+        for rank in self.others() {
             ends.extend(self.transport.send(py, EagerHeader::new(HeaderKind::Ended, 0), rank)?);
         }
         let begun = Instant::now();
         ends.iter().try_for_each(|work| await_work(py, work, Some(FAREWELL.saturating_sub(begun.elapsed()))))
     }
 
-    fn ranks(&self) -> impl Iterator<Item = Rank> {
-        let size = self.transport.size();
-        (0..size).filter_map(move |rank| Rank::new(rank, size).ok())
-    }
-
-    /// Closes it, when all ranks have come here.
+    /// Closes it, when all ranks have come here. Receives take what was sent before; those that no
+    /// message has come for fail.
     pub(super) fn close(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        let mut sent = Vec::new();
+        for rank in self.others() {
+            sent.extend(self.transport.send(py, EagerHeader::new(HeaderKind::Last, 0), rank)?);
+        }
+        while !self.is_alone() && (self.n_last.load(Ordering::Relaxed) as usize) < self.others().len() {
+            self.look(py, ALONE)?;
+        }
+        sent.iter().try_for_each(|sent| await_work(py, sent, None))?;
+        self.transport.finish(py)?;
         let open = lock(&self.queues).withdraw(|_, _| true);
-        drop(open);
+        open.iter().for_each(|receive| {
+            let text = "the communicator was freed, and no message has come for this receive";
+            receive.get().fail(refused(py, "UnavailableError", text.to_owned()));
+        });
         lock(&self.unmatched).clear();
         self.note_awaiting();
-        let (rank, size) = (self.transport.rank().index(), self.transport.size() as usize);
-        if let Some(right) = self.ranks().nth((rank + 1) % size).filter(|_| size > 1) {
-            let sent = self.transport.send(py, EagerHeader::new(HeaderKind::Last, 0), right)?;
-            while !self.is_last.load(Ordering::Relaxed) {
-                self.look(py, ALONE)?;
-            }
-            sent.map_or(Ok(()), |sent| await_work(py, &sent, None))?;
-        }
         self.transport.close(py)
+    }
+
+    /// Returns the other ranks that have not ended.
+    fn others(&self) -> Vec<Rank> {
+        let (size, queues) = (self.transport.size(), lock(&self.queues));
+        let ranks = (0..size).filter_map(|rank| Rank::new(rank, size).ok());
+        ranks.filter(|rank| *rank != self.transport.rank() && !queues.has_ended(*rank)).collect()
     }
 }
 

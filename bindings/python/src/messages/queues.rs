@@ -58,6 +58,11 @@ impl<R, M> ReceiveQueues<R, M> {
         self.unexpected.push_back((envelope, message));
     }
 
+    /// Returns the unexpected messages in their order.
+    pub fn unexpected(&self) -> impl Iterator<Item = &M> {
+        self.unexpected.iter().map(|(_, message)| message)
+    }
+
     /// Posts a receive that no unexpected message is for.
     pub fn post(&mut self, selector: MessageSelector, receive: R) {
         self.posted.push_back((selector, receive));

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::sync::OnceLockExt;
 use pyo3::types::{PyByteArray, PyBytes};
 use shmccl::collective::Operation;
 use shmccl::{MessageSelector, Work};
@@ -12,6 +13,7 @@ use shmccl::{MessageSelector, Work};
 use super::matching::MessageMatching;
 use super::queues::Envelope;
 use super::send::{MatchSignal, SentMessage};
+use super::transport::MessageTransport;
 use crate::error::refused;
 use crate::interrupt::detached;
 use crate::operand::part::Part;
@@ -21,7 +23,6 @@ use crate::operand::{Access, Operand};
 pub type Told = (i64, i64, u64);
 
 /// A message that has come: what its header tells, and its elements if they came along.
-#[derive(Clone)]
 pub struct ArrivedMessage<'a> {
     /// By what it is found.
     pub envelope: Envelope,
@@ -33,6 +34,15 @@ pub struct ArrivedMessage<'a> {
     pub elements: Option<Cow<'a, [u8]>>,
     /// What to do when it is matched.
     pub sender: AwaitingSender,
+    /// The receive of its payload, once one has begun.
+    pub payload: OnceLock<PyResult<StartedPayload>>,
+}
+
+/// A payload that is being received.
+pub struct StartedPayload {
+    work: Work,
+    /// Memory of its own, unless it goes where a receive has room for it.
+    memory: Option<Py<PyAny>>,
 }
 
 /// Who waits for the match of a message.
@@ -85,9 +95,37 @@ impl ArrivedMessage<'_> {
 
     /// Returns it with elements of its own.
     pub fn into_owned(self) -> ArrivedMessage<'static> {
-        let Self { envelope, len, number, elements, sender } = self;
+        let Self { envelope, len, number, elements, sender, payload } = self;
         let elements = elements.map(|elements| Cow::Owned(elements.into_owned()));
-        ArrivedMessage { envelope, len, number, elements, sender }
+        ArrivedMessage { envelope, len, number, elements, sender, payload }
+    }
+
+    /// Returns whether it has a payload that nobody receives yet.
+    pub fn is_in_pipe(&self) -> bool {
+        self.elements.is_none() && self.payload.get().is_none()
+    }
+
+    /// Begins to receive its payload, unless that has begun: to an operand that has room for it, or
+    /// to memory of its own.
+    pub fn start_payload(
+        &self,
+        py: Python<'_>,
+        transport: &MessageTransport,
+        place: Option<&Bound<'_, PyAny>>,
+    ) -> &PyResult<StartedPayload> {
+        self.payload.get_or_init_py_attached(py, || {
+            let len = usize::try_from(self.len)?;
+            let (bytes, memory) = match place {
+                Some(place) => (Bound::new(py, Part::first_bytes(place, len))?.into_any(), None),
+                None => {
+                    let memory = PyByteArray::new_with(py, len, |_| Ok(()))?.into_any();
+                    (memory.clone(), Some(memory.unbind()))
+                }
+            };
+            let source = self.envelope.source;
+            let work = transport.start_payload(Operation::Recv, &bytes, source, self.number)?;
+            Ok(StartedPayload { work, memory })
+        })
     }
 }
 
@@ -152,28 +190,19 @@ impl PostedReceive {
         message: &ArrivedMessage<'_>,
         outcome: &mut ReceiveOutcome,
     ) -> PyResult<()> {
-        let len = usize::try_from(message.len)?;
-        let room = match &self.place {
-            Some(place) => {
-                room_for(place.bind(py), message.len).map(|()| Part::first_bytes(place.bind(py), len))
-            }
-            None => Err(None),
-        };
-        let (bytes, failure) = match room {
-            Ok(part) => (Bound::new(py, part)?.into_any(), Ok(())),
-            // The message has to be taken, even where none of it is of use.
-            Err(failure) => {
-                let memory = PyByteArray::new_with(py, len, |_| Ok(()))?.into_any();
-                outcome.memory = Some(memory.clone().unbind());
-                (memory, failure.map_or(Ok(()), Err))
-            }
-        };
-        let Envelope { source, .. } = message.envelope;
-        let transport = &self.matching.transport;
-        outcome.payload = Some(transport.start_payload(Operation::Recv, &bytes, source, message.number)?);
-        failure
+        self.matching.receive_early(py, message);
+        let place = self.place.as_ref().map(|place| place.bind(py));
+        let room = place.map_or(Ok(()), |place| room_for(place, message.len));
+        // The message has to be taken, even where none of it is of use.
+        let place = place.filter(|_| room.is_ok());
+        let started = message.start_payload(py, &self.matching.transport, place);
+        let StartedPayload { work, memory } = started.as_ref().map_err(|error| error.clone_ref(py))?;
+        outcome.payload = Some(work.clone());
+        outcome.memory = memory.as_ref().map(|memory| memory.clone_ref(py));
+        room
     }
 
+    /// Returns whether it has ended, in whatever way.
     pub fn is_complete(&self, py: Python<'_>) -> bool {
         let Some(ReceiveOutcome { payload, .. }) = self.outcome.get() else { return false };
         let is_received = payload.as_ref().is_none_or(|payload| py.detach(|| payload.is_done()));
@@ -224,6 +253,10 @@ impl PostedReceive {
             return Err(failure.clone_ref(py));
         }
         self.wait_for(py, None)?;
+        if let (Some(place), Some(memory)) = (&self.place, memory) {
+            let place = Operand::of(place.bind(py), Access::Write, None)?;
+            put(py, &place, Operand::of(memory.bind(py), Access::Read, None)?.read())?;
+        }
         Ok(memory.as_ref().map(|memory| memory.clone_ref(py)))
     }
 }
@@ -241,10 +274,10 @@ pub fn put(py: Python<'_>, place: &Operand<'_>, elements: &[u8]) -> PyResult<()>
     Ok(())
 }
 
-/// Says whether an operand has room for `len` bytes.
-fn room_for(place: &Bound<'_, PyAny>, len: u64) -> Result<(), Option<PyErr>> {
-    let has = Operand::of(place, Access::Write, None).map_err(Some)?.bytes().len;
-    if len > has as u64 { Err(Some(too_long(place.py(), len, has))) } else { Ok(()) }
+/// Fails where an operand has no room for `len` bytes.
+fn room_for(place: &Bound<'_, PyAny>, len: u64) -> PyResult<()> {
+    let has = Operand::of(place, Access::Write, None)?.bytes().len;
+    if len > has as u64 { Err(too_long(place.py(), len, has)) } else { Ok(()) }
 }
 
 /// Waits for an operation of the engine, for so long at most.

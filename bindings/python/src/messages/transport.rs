@@ -168,6 +168,15 @@ impl MessageTransport {
         read(&header).map(|()| Some(true))
     }
 
+    /// Waits for all that was started, but for the receive of a header.
+    ///
+    /// # Errors
+    /// Those of what was started.
+    pub fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let started = std::mem::take(&mut *lock(&self.started));
+        detached(py, || started.iter().try_for_each(Work::wait))
+    }
+
     /// Closes both communicators.
     ///
     /// # Errors
