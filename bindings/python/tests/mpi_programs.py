@@ -627,6 +627,14 @@ def groups_that_were_empty_know_their_rank():
     assert MPI.GROUP_EMPTY.Union(world).rank == world.rank
 
 
+def copies_of_oneself_have_the_same_group():
+    own, world = MPI.COMM_SELF, MPI.COMM_WORLD
+    twin = own.Dup()
+    for made in (twin, twin.Split(0)):
+        assert made.group == own.group and made.group.Translate_ranks([0], world.group) == [world.rank]
+        made.Free()
+
+
 def long_messages_that_nobody_receives_yet_are_passed():
     comm, right, left = ring()
     long, short = np.ones(17 << 20, "u1"), np.full(1 << 20, 7, "u1")
@@ -658,9 +666,17 @@ def receives_are_open_when_a_communicator_is_freed():
         assert "was freed" in str(error)
 
 
+def a_thread_aborts():
+    """The job ends with the code of a thread, whatever the others of the process wait for."""
+    comm = MPI.COMM_WORLD
+    if comm.rank == comm.size - 1:
+        threading.Thread(target=comm.Abort, args=(7,)).start()
+    comm.recv()
+
+
 ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job, ranks_go_on_when_one_has_ended]
 OTHERS = [value for name, value in list(globals().items()) if "_" in name and getattr(value, "__module__", "") == __name__]
-OTHERS = [program for program in OTHERS if program not in ENDS]
+OTHERS = [program for program in OTHERS if program not in [*ENDS, a_thread_aborts]]
 
 if __name__ == "__main__":
     if sys.argv[1] != "others":

@@ -1,7 +1,9 @@
 """Communicators, and what is made of them."""
 
 import atexit
+import os
 import sys
+import threading
 
 from .._core import Communicator, _Messages
 from .._errors import Error
@@ -123,7 +125,10 @@ class Comm(Collectives, Messages, Objects):
         if part is None:
             return None
         part.timeout = self.shmccl.timeout
-        return kind(part, messages, *arguments)
+        made = kind(part, messages, *arguments)
+        if self._members is not None:
+            made._members = [self._members[self.shmccl.members.index(member)] for member in part.members]
+        return made
 
     def Split(self, color=0, key=0):
         return self._divide(None if color in (UNDEFINED, None) else color, key, Intracomm)
@@ -164,8 +169,15 @@ class Comm(Collectives, Messages, Objects):
     # Its end ----------------------------------------------------------------------------------------------------------
 
     def Abort(self, errorcode=1):
+        """Ends the process, and with it the job."""
+        if threading.current_thread() is threading.main_thread():
+            self.shmccl.revoke()
+            raise SystemExit(errorcode)
+        # An exception would end nothing but the thread.
+        sys.stdout.flush()
+        sys.stderr.flush()
         self.shmccl.revoke()
-        raise SystemExit(errorcode)
+        os._exit(errorcode)
 
     def Free(self):
         """Closes it, when all ranks have come here."""
