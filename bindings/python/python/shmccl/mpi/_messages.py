@@ -1,7 +1,7 @@
 """The calls of a communicator by which one rank sends to another."""
 
 from .._errors import InvalidArgumentError
-from ._buffers import sent
+from ._buffers import is_list, sent
 from ._constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ._pickling import pickle
 from ._requests import Prequest, Request
@@ -96,7 +96,7 @@ class Messages:
         return Request._begun()
 
     def Send(self, buf, dest, tag=0):
-        if not self._messages.send_short(buf, dest, tag):
+        if is_list(buf) or not self._messages.send_short(buf, dest, tag):
             self._send_now(sent(buf), dest, tag)
 
     def Ssend(self, buf, dest, tag=0):
@@ -112,7 +112,8 @@ class Messages:
 
     def Recv(self, buf, source=ANY_SOURCE, tag=ANY_TAG, status=None):
         """Receives, and returns the source."""
-        short = None if buf is None else self._messages.receive_short(source, tag, buf)
+        x = place(buf)[0] if is_list(buf) else buf
+        short = None if x is None else self._messages.receive_short(source, tag, x)
         if short is not None:
             tell(status, short[0])
             return short[0][0]
