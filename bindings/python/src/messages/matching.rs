@@ -90,14 +90,28 @@ impl MessageMatching {
         let header = self.header_of(operand.read(), tag, is_synchronous);
         let (number, has_payload) = (header.number(), header.elements().is_none());
         if let Some(matched) = &matched {
-            lock(&self.unmatched).insert(number, (dest, Arc::clone(matched)));
-            self.note_awaiting();
+            self.await_match(number, dest, matched);
         }
         let header = self.transport.send(elements.py(), header, dest)?;
         let start_payload = || self.transport.start_payload(Operation::Send, elements, dest, number);
         let payload = has_payload.then(start_payload).transpose()?;
         let is_sent = header.is_none() && payload.is_none() && matched.is_none();
         Ok((!is_sent).then(|| SentMessage::new(self, header, payload, matched)))
+    }
+
+    fn await_match(self: &Arc<Self>, number: u64, dest: Rank, matched: &Arc<MatchSignal>) {
+        lock(&self.unmatched).insert(number, (dest, Arc::clone(matched)));
+        // Behind that: a thread that hears of an end meanwhile finds it there.
+        if lock(&self.queues).has_ended(dest) {
+            self.lose(dest);
+        }
+        self.note_awaiting();
+    }
+
+    /// Tells those who wait for a match by a rank that has ended.
+    fn lose(&self, rank: Rank) {
+        let lost = lock(&self.unmatched).extract_if(|_, (dest, _)| *dest == rank).collect::<Vec<_>>();
+        lost.into_iter().for_each(|(_, (_, matched))| matched.set(Some(rank)));
     }
 
     fn send_to_self(
@@ -383,11 +397,7 @@ impl MessageMatching {
         let Some(rank) = rank else { return };
         let lost = lock(&self.queues).end(rank);
         lost.iter().for_each(|receive| receive.get().fail(nothing_comes(py, rank)));
-        let unmatched = std::mem::take(&mut *lock(&self.unmatched));
-        let (theirs, others): (HashMap<_, _>, _) =
-            unmatched.into_iter().partition(|(_, (dest, _))| *dest == rank);
-        theirs.into_values().for_each(|(_, matched)| matched.set(Some(rank)));
-        lock(&self.unmatched).extend(others);
+        self.lose(rank);
         self.note_awaiting();
     }
 

@@ -19,10 +19,17 @@
 //! payload goes to the memory of its receive at once. The receiver of a synchronous message sends
 //! an acknowledgement of the match, which is a header, too.
 //!
+//! # Payloads that nobody has called for
+//! The payload of an unexpected message stays where it is, in front of those that its sender has
+//! sent later. The engine passes over so many bytes of them. Where a receive needs a payload behind
+//! more, those in front go to memory of their own first.
+//!
+//! # The end
 //! A receive of a header may be open when nothing is received any more, and a receive from any rank
 //! fails where all others have left. So ranks that close a communicator come together first, and
-//! have one last header each, from the rank on their left. A rank that ends without that has a last
-//! header for every other: nothing is received behind it, and who waits learns of it.
+//! send each other a last header. What was sent before has come then, and receives that no message
+//! is for fail. A rank that ends without that has a last header for every other, too: nothing is
+//! received behind it, and who waits learns of it.
 //!
 //! # Locks
 //! No lock is held where Python is called or a thread waits, but that of the receive of headers,
