@@ -220,6 +220,24 @@ impl<'a, 'py> Asked<'a, 'py> {
     }
 }
 
+/// Makes one end of a message of bytes, to be started.
+///
+/// # Errors
+/// Those of [`Operand::of`].
+pub fn message_of_bytes(
+    comm: &Communicator,
+    operation: Operation,
+    object: &Object<'_>,
+    peer: Rank,
+    tag: u32,
+) -> PyResult<GroupedCall> {
+    let asked = Asked { comm, py: object.py(), dtype: Some(Dtype::bytes()), stream: None };
+    let access = if operation == Operation::Send { Access::Read } else { Access::Write };
+    let operand = asked.operand(object, access)?;
+    let call = asked.message(operation, &operand, peer, tag)?;
+    Ok(GroupedCall { call, kept: vec![keep(object)?] })
+}
+
 /// Refuses an input and an output of different types.
 fn check_types(input: &Operand<'_>, output: &Operand<'_>) -> PyResult<()> {
     let (from, to) = (input.dtype.name, output.dtype.name);
@@ -520,47 +538,19 @@ impl Communicator {
                 "recv_any returns who has sent, so it does not go into a group",
             ));
         }
-        let receipt = self._recv_selected(py, out, None, tag, dtype)?;
-        Ok(receipt.0.get().map_or(0, |status| status.source.get()))
-    }
-
-    /// Receives into the array from `source` with `tag`; from any, with any, where these are None.
-    /// Returns where the receive tells which message it was.
-    #[pyo3(signature = (out, source=None, tag=None, dtype=None))]
-    fn _recv_selected<'py>(
-        &self,
-        py: Python<'py>,
-        out: &Object<'py>,
-        source: Option<u32>,
-        tag: Option<u32>,
-        dtype: Option<&Object<'py>>,
-    ) -> PyResult<Receipt> {
         let asked = Asked::new(self, py, dtype, None)?;
         let output = asked.operand(out, Access::Write)?;
-        let source = source.map(|source| asked.root(source)).transpose()?;
         let status = StatusHandle::default();
         let mut call = asked.message(Operation::RecvAny, &output, Rank::ZERO, 0)?;
-        call.selected = Some((MessageSelector { source, tag }, status.clone()));
+        call.selected = Some((MessageSelector { source: None, tag }, status.clone()));
         asked.issue(call, [None, Some(out)])?;
-        Ok(Receipt(status))
+        Ok(status.get().map_or(0, |status| status.source.get()))
     }
 }
 
 /// Takes a tag, or None for any.
 fn any_tag(object: &Object<'_>) -> PyResult<Option<u32>> {
     if object.is_none() { Ok(None) } else { tag(object).map(Some) }
-}
-
-/// Where a receive tells which message it has taken.
-#[pyclass(frozen, module = "shmccl._core", name = "_Receipt")]
-pub struct Receipt(StatusHandle);
-
-#[pymethods]
-impl Receipt {
-    /// Returns the source, the tag and the bytes of the message, once it is there.
-    fn told(&self) -> Option<(u32, u32, u64)> {
-        self.0.get().map(|status| (status.source.get(), status.tag, status.bytes()))
-    }
 }
 
 impl<'py> Asked<'_, 'py> {

@@ -38,6 +38,7 @@ const ALIGN: u64 = 128;
 /// `shmccl.init()` and `shmccl.launch()` make the first one of a job. Threads may share it: their
 /// calls go one after the other. It leaves the job when it is closed or dropped.
 #[pyclass(frozen, module = "shmccl", name = "Communicator", weakref)]
+#[derive(Clone)]
 pub struct Communicator {
     /// The communicator of the engine.
     pub shared: Arc<Shared>,

@@ -52,6 +52,14 @@ pub fn refused(py: Python<'_>, name: &str, text: String) -> PyErr {
     instance(py, name, text, None).unwrap_or_else(|failed| failed)
 }
 
+/// Returns the exception of the class called `name` for what concerns a rank, or what is none.
+#[cold]
+pub fn refused_of_rank(py: Python<'_>, name: &str, text: String, rank: i64) -> PyErr {
+    let values = PyDict::new(py);
+    let made = values.set_item("rank", rank).and_then(|()| instance(py, name, text, Some(&values)));
+    made.unwrap_or_else(|failed| failed)
+}
+
 /// Returns an exception of the class called `name`.
 fn instance(py: Python<'_>, name: &str, text: String, values: Option<&Bound<'_, PyDict>>) -> PyResult<PyErr> {
     let class = py.import("shmccl._errors")?.getattr(name)?;

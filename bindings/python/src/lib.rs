@@ -9,6 +9,7 @@
 //! | `symmetric` | verbs by rank on arrays of the heap |
 //! | `shared`, `turns`, `interrupt` | the engine without the interpreter's lock, until Ctrl-C |
 //! | `group`, `work`, `stream`, `channel` | a class or two each |
+//! | `messages` | messages of `shmccl.mpi`: matched by source and tag |
 //! | `proxy`, `reduce_op`, `unique_id` | handlers of Python, operators, ids of meetings |
 //! | `whole_number` | ranks, tags and counts |
 //! | `plan`, `plan_check` | execution plans: built, read, checked |
@@ -35,6 +36,7 @@ mod group;
 mod heap_places;
 mod interrupt;
 mod lock;
+mod messages;
 mod operand;
 mod parent;
 mod plan;
@@ -66,7 +68,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::Communicator>()?;
     module.add_class::<group::PyGroup>()?;
     module.add_class::<operand::part::Part>()?;
-    module.add_class::<collectives::Receipt>()?;
     module.add_class::<plan_check::PyFinding>()?;
     module.add_class::<proxy::Trigger>()?;
     module.add_class::<reduce_op::PreMulSum>()?;
@@ -77,6 +78,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     gate::add_to(module)?;
     plan::add_to(module)?;
     symmetric::add_to(module)?;
+    messages::add_to(module)?;
     module.add_function(wrap_pyfunction!(comm::group, module)?)?;
     module.add_function(wrap_pyfunction!(interrupt::raise_interrupt, module)?)?;
     module.add_function(wrap_pyfunction!(parent::end_with_parent, module)?)?;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -51,19 +52,26 @@ impl Work {
         if grouped.is_empty() {
             return Err(PyValueError::new_err("no call of this communicator was made within start()"));
         }
-        let (calls, kept): (Vec<_>, Vec<_>) = grouped.into_iter().map(|it| (it.call, it.kept)).unzip();
-        let places = &self.shared.places;
-        let started = self.shared.with(py, |comm| {
-            comm.start(
-                // No lock of the interpreter is needed: what is dropped without it is freed later.
-                move |_| drop(kept),
-                |taker| calls.into_iter().try_for_each(|call| call.submit(taker, places)),
-            )
-        })?;
+        let started = start(py, &self.shared, grouped)?;
         // One block at a time, and none once it is set.
         let _ = self.started.set(started);
         Ok(())
     }
+}
+
+/// Starts calls of `shared` as one operation, which keeps their objects.
+///
+/// # Errors
+/// Those of [`shmccl::Communicator::start`], and of the calls.
+pub fn start(py: Python<'_>, shared: &Shared, grouped: Vec<GroupedCall>) -> PyResult<shmccl::Work> {
+    let (calls, kept): (Vec<_>, Vec<_>) = grouped.into_iter().map(|it| (it.call, it.kept)).unzip();
+    shared.with(py, |comm| {
+        comm.start(
+            // No lock of the interpreter is needed: what is dropped without it is freed later.
+            move |_| drop(kept),
+            |taker| calls.into_iter().try_for_each(|call| call.submit(taker, &shared.places)),
+        )
+    })
 }
 
 #[pymethods]
@@ -95,7 +103,7 @@ impl Work {
     }
 
     /// Returns whether it has ended, in whatever way. Does not wait.
-    fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
+    pub fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
         let started = self.started()?;
         Ok(py.detach(|| started.is_done()))
     }
@@ -104,8 +112,18 @@ impl Work {
     /// returns False when that passes before; the operation goes on.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        self.wait_for(py, timeout.map(seconds).transpose()?)
+    }
+}
+
+impl Work {
+    /// Waits until it is done, or for so long. Returns whether it is.
+    ///
+    /// # Errors
+    /// What it has failed by.
+    pub fn wait_for(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
         let started = self.started()?;
-        match timeout.map(seconds).transpose()? {
+        match timeout {
             Some(timeout) => detached(py, || started.wait_timeout(timeout)),
             None => detached(py, || started.wait()).map(|()| true),
         }

@@ -497,14 +497,21 @@ def ranks_go_on_when_one_has_ended():
     assert not twin.Iprobe()
     comm.Barrier()
     failed = []
-    for receive in (open_one.wait, lambda: comm.recv(source=last, tag=9), lambda: twin.recv(source=last), lambda: comm.probe(last, 9)):
+    for call in (
+        open_one.wait,
+        lambda: comm.recv(source=last, tag=9),
+        lambda: twin.recv(source=last),
+        lambda: comm.probe(last, 9),
+        lambda: comm.ssend("never matched", last),
+    ):
         try:
-            receive()
+            call()
         except shmccl.PeerLostError as error:
             failed.append(error.rank)
-    assert failed == [last] * 4
+    assert failed == [last] * 5
     if comm.rank == 0:
-        assert comm.recv(source=MPI.ANY_SOURCE) == "last words"
+        # With a tag: the rank before the last one may have sent what comes below already.
+        assert comm.recv(source=MPI.ANY_SOURCE, tag=3) == "last words"
     if last > 1:
         comm.send(comm.rank, (comm.rank + 1) % last, 4)
         assert comm.recv(tag=4) == (comm.rank - 1) % last
@@ -513,7 +520,7 @@ def ranks_go_on_when_one_has_ended():
             comm.recv()
         except shmccl.PeerLostError as error:
             failed.append(error.rank)
-        assert failed == [1] * 5
+        assert failed == [1] * 6
 
 
 def finalize_ends_the_job():
@@ -627,9 +634,56 @@ def groups_that_were_empty_know_their_rank():
     assert MPI.GROUP_EMPTY.Union(world).rank == world.rank
 
 
+def copies_of_oneself_have_the_same_group():
+    own, world = MPI.COMM_SELF, MPI.COMM_WORLD
+    twin = own.Dup()
+    for made in (twin, twin.Split(0)):
+        assert made.group == own.group and made.group.Translate_ranks([0], world.group) == [world.rank]
+        made.Free()
+
+
+def long_messages_that_nobody_receives_yet_are_passed():
+    comm, right, left = ring()
+    long, short = np.ones(17 << 20, "u1"), np.full(1 << 20, 7, "u1")
+    requests = [comm.Isend(long, right, 1) for _ in range(3)] + [comm.Isend(short, right, 2)]
+    got = np.zeros(1 << 20, "u1")
+    comm.Recv(got, left, 2)
+    assert (got == 7).all()
+    for _ in range(3):
+        got = np.zeros(17 << 20, "u1")
+        comm.Recv(got, left, 1)
+        assert got.all()
+    MPI.Request.Waitall(requests)
+
+
+def receives_are_open_when_a_communicator_is_freed():
+    comm, right, left = ring()
+    twin, got = comm.Dup(), np.zeros(1 << 17)
+    long, short, never = twin.Irecv(got, left, 1), twin.irecv(source=left, tag=2), twin.irecv(source=left, tag=3)
+    sent = twin.Isend(np.ones(1 << 17), right, 1)
+    twin.send("short", right, 2)
+    twin.Free()
+    sent.Wait()
+    long.Wait()
+    assert got.all() and short.wait() == "short"
+    try:
+        never.wait()
+        raise AssertionError("it has received something")
+    except shmccl.UnavailableError as error:
+        assert "was freed" in str(error)
+
+
+def a_thread_aborts():
+    """The job ends with the code of a thread, whatever the others of the process wait for."""
+    comm = MPI.COMM_WORLD
+    if comm.rank == comm.size - 1:
+        threading.Thread(target=comm.Abort, args=(7,)).start()
+    comm.recv()
+
+
 ENDS = [a_rank_ends_with_what_it_has_begun, finalize_ends_the_job, ranks_go_on_when_one_has_ended]
 OTHERS = [value for name, value in list(globals().items()) if "_" in name and getattr(value, "__module__", "") == __name__]
-OTHERS = [program for program in OTHERS if program not in ENDS]
+OTHERS = [program for program in OTHERS if program not in [*ENDS, a_thread_aborts]]
 
 if __name__ == "__main__":
     if sys.argv[1] != "others":

@@ -263,6 +263,22 @@ def test_blocks_of_lengths_of_their_own():
     on_ranks(body)
 
 
+def test_a_local_reduction_leaves_out_what_goes_beyond_the_type():
+    for dtype, op, before, behind, expected in [
+        ("i1", MPI.SUM, 100, 100, -56),
+        ("u1", MPI.PROD, 16, 17, 16),
+        ("i8", MPI.SUM, 2**63 - 1, 1, -(2**63)),
+        ("u8", MPI.SUM, 2**64 - 1, 2, 1),
+        ("f4", MPI.PROD, 3e38, 10, np.inf),
+        ("f8", MPI.PROD, -1e308, 10, -np.inf),
+        ("c8", MPI.SUM, 3e38, 3e38, complex(np.inf, 0)),
+        ("?", MPI.SUM, True, True, True),
+    ]:
+        result = np.array([behind], dtype)
+        op.Reduce_local(np.array([before], dtype), result)
+        assert result[0] == expected, dtype
+
+
 def test_what_programs_of_mpi4py_ask_of_the_module():
     assert MPI.Wtime() <= MPI.Wtime() and MPI.Wtick() < 1 and MPI.Get_processor_name()
     assert [kind.Get_size() for kind in (MPI.INT, MPI.DOUBLE, MPI.BOOL, MPI.DOUBLE_COMPLEX, MPI.CHAR)] == [4, 8, 1, 16, 1]

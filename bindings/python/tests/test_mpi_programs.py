@@ -16,8 +16,12 @@ def run(*command):
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=100)
 
 
+def launch(n, name):
+    return run("-m", "shmccl", "run", "-n", str(n), "--", sys.executable, mpi_programs.__file__, name)
+
+
 def run_on_ranks(n, name):
-    done = run("-m", "shmccl", "run", "-n", str(n), "--", sys.executable, mpi_programs.__file__, name)
+    done = launch(n, name)
     assert done.returncode == 0, done.stderr
 
 
@@ -31,6 +35,12 @@ def test_programs_run_one_after_the_other(n):
 @pytest.mark.parametrize("program", mpi_programs.ENDS, ids=lambda program: program.__name__)
 def test_a_program_ends(program, n):
     run_on_ranks(n, program.__name__)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_abort_of_a_thread_ends_the_job(n):
+    done = launch(n, "a_thread_aborts")
+    assert done.returncode == 7 and f"rank {n - 1} exited with code 7" in done.stderr
 
 
 def test_a_process_that_nobody_has_launched_is_a_world_of_one():

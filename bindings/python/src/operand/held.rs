@@ -44,6 +44,7 @@ impl Operand<'_> {
     }
 
     /// Returns the bytes, to be read. The program leaves them alone meanwhile, as the manual says.
+    #[inline]
     pub fn read(&self) -> &[u8] {
         // SAFETY: the operand holds them, and nothing of this process writes them meanwhile.
         unsafe { std::slice::from_raw_parts(start(self.bytes()), self.len) }
@@ -54,6 +55,21 @@ impl Operand<'_> {
     pub fn written(&mut self) -> &mut [u8] {
         // SAFETY: as in `read`, and nothing of this process reads them meanwhile.
         unsafe { std::slice::from_raw_parts_mut(start(self.bytes()), self.len) }
+    }
+
+    /// Makes the operand of `bytes`.
+    pub fn over<'a>(bytes: &'a [u8]) -> Operand<'a> {
+        Operand::new(bytes.as_ptr().expose_provenance(), bytes.len(), Dtype::bytes())
+    }
+
+    /// Replaces the bytes by those of `from`, as many as both have.
+    #[inline]
+    pub fn copy(&self, from: &Operand<'_>) {
+        let target: *mut u8 = std::ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: both operands hold their bytes, which may overlap.
+        unsafe {
+            target.copy_from(std::ptr::with_exposed_provenance(from.address), from.len.min(self.len));
+        }
     }
 }
 

@@ -44,6 +44,18 @@ impl Part {
         let dtype = typed(self.len, asked, || Ok(whole.dtype))?;
         Ok(Operand { address: whole.address + self.start, len: self.len, dtype, ..whole })
     }
+
+    /// Names the first `len` bytes of an object, or of a part.
+    pub fn first_bytes(object: &Bound<'_, PyAny>, len: usize) -> Self {
+        let (own, count, itemsize) = (Dtype::bytes(), len, 1);
+        match object.cast_exact::<Self>() {
+            Ok(part) => Self { own, len, count, itemsize, ..part.get().clone() },
+            Err(_) => {
+                let owner = Arc::new(object.clone().unbind());
+                Self { owner, dtype: None, own, start: 0, len, count, itemsize }
+            }
+        }
+    }
 }
 
 #[pymethods]
@@ -92,11 +104,7 @@ impl Part {
 
     /// Replaces their bytes.
     fn write(&self, py: Python<'_>, bytes: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (to, from) = (self.operand(py, Access::Write, None)?, Operand::of_any(bytes, Access::Read)?);
-        let len = from.len.min(to.len);
-        let target: *mut u8 = std::ptr::with_exposed_provenance_mut(to.address);
-        // SAFETY: both operands hold their bytes, which may overlap.
-        unsafe { target.copy_from(std::ptr::with_exposed_provenance(from.address), len) };
+        self.operand(py, Access::Write, None)?.copy(&Operand::of_any(bytes, Access::Read)?);
         Ok(())
     }
 }

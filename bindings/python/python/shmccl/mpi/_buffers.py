@@ -6,7 +6,7 @@ from ._datatypes import LETTERS, Derived
 
 
 def is_list(value):
-    return isinstance(value, list | tuple)
+    return isinstance(value, (list, tuple))
 
 
 def in_place(spec):
@@ -37,11 +37,13 @@ def spelled_of_message(spec):
         return bytearray() if spec is None else _rows(spec), None, None, None
     x, *rest = spec or [None]
     dtype = rest.pop() if rest and isinstance(rest[-1], str) else None
-    if len(rest) > 2 or not spec:
-        raise ValueError(f"{spec!r} names no buffer: give [x, count, displacement, type], or less of it")
-    if len(rest) == 1 and isinstance(rest[0], tuple) and len(rest[0]) == 2:
-        rest = list(rest[0])
-    count, displacement = [*rest, None, None][:2]
+    count = displacement = None
+    if rest or not spec:
+        if len(rest) > 2 or not spec:
+            raise ValueError(f"{spec!r} names no buffer: give [x, count, displacement, type], or less of it")
+        if len(rest) == 1 and isinstance(rest[0], tuple) and len(rest[0]) == 2:
+            rest = list(rest[0])
+        count, displacement = [*rest, None, None][:2]
     return bytearray() if x is None or x is BOTTOM else _rows(x), count, displacement, LETTERS.get(dtype, dtype)
 
 

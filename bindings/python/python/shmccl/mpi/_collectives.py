@@ -5,10 +5,9 @@ Each is a method of `_Calls`, which makes calls of the engine, and returns what 
 
 from array import array
 
-from .._core import _Part
+from .._core import _complete, _is_awaiting, _Part
 from ._buffers import blocks, buffer, in_place, part
 from ._constants import IN_PLACE
-from ._matching import complete, is_awaiting
 from ._ops import SUM, fold, is_folded
 from ._requests import Prequest, Request
 
@@ -200,10 +199,10 @@ def _begin(comm, call, arguments, named):
 
 def run(comm, call, *arguments, **named):
     """Makes a call of `_Calls`. Messages for receives that were posted come meanwhile."""
-    if is_awaiting():
+    if _is_awaiting():
         with comm.shmccl.start() as work:
             finish = call(_Calls(comm.shmccl), *arguments, **named)
-        complete(work)
+        _complete(work)
     else:
         finish = call(_Calls(comm.shmccl), *arguments, **named)
     if finish is not None:

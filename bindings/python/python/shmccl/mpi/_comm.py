@@ -1,9 +1,11 @@
 """Communicators, and what is made of them."""
 
 import atexit
+import os
 import sys
+import threading
 
-from .._core import Communicator
+from .._core import Communicator, _Messages
 from .._errors import Error
 from ._absent import remedy_for
 from ._collectives import Collectives
@@ -19,7 +21,6 @@ from ._constants import (
     WTIME_IS_GLOBAL,
 )
 from ._groups import Group
-from ._matching import Matching
 from ._messages import Messages
 from ._objects import Objects
 
@@ -31,9 +32,9 @@ _open = set()
 def _end():
     """Tells the other ranks that this one has ended, unless it has failed: then the launcher tells them."""
     if getattr(sys, "last_value", None) is None:
-        for matching in list(_open):
+        for messages in list(_open):
             try:
-                matching.end()
+                messages.end()
             except Error:
                 # Whoever does not hear of it has ended before, or has been given up.
                 continue
@@ -63,8 +64,8 @@ class Comm(Collectives, Messages, Objects):
         self.shmccl, self._members, self._name = comm, None, ""
         for each in messages:
             each.timeout = comm.timeout
-        self._matching = Matching(*messages)
-        _open.add(self._matching)
+        self._messages = _Messages(*messages)
+        _open.add(self._messages)
 
     @property
     def rank(self):
@@ -106,10 +107,10 @@ class Comm(Collectives, Messages, Objects):
         return {TAG_UB: LARGEST_TAG, WTIME_IS_GLOBAL: True}.get(keyval)
 
     def __eq__(self, other):
-        return isinstance(other, Comm) and self._matching is other._matching
+        return isinstance(other, Comm) and self._messages is other._messages
 
     def __hash__(self):
-        return hash(self._matching)
+        return hash(self._messages)
 
     # What is made of it -----------------------------------------------------------------------------------------------
 
@@ -124,7 +125,10 @@ class Comm(Collectives, Messages, Objects):
         if part is None:
             return None
         part.timeout = self.shmccl.timeout
-        return kind(part, messages, *arguments)
+        made = kind(part, messages, *arguments)
+        if self._members is not None:
+            made._members = [self._members[self.shmccl.members.index(member)] for member in part.members]
+        return made
 
     def Split(self, color=0, key=0):
         return self._divide(None if color in (UNDEFINED, None) else color, key, Intracomm)
@@ -165,14 +169,21 @@ class Comm(Collectives, Messages, Objects):
     # Its end ----------------------------------------------------------------------------------------------------------
 
     def Abort(self, errorcode=1):
+        """Ends the process, and with it the job."""
+        if threading.current_thread() is threading.main_thread():
+            self.shmccl.revoke()
+            raise SystemExit(errorcode)
+        # An exception would end nothing but the thread.
+        sys.stdout.flush()
+        sys.stderr.flush()
         self.shmccl.revoke()
-        raise SystemExit(errorcode)
+        os._exit(errorcode)
 
     def Free(self):
         """Closes it, when all ranks have come here."""
         self.Barrier()
-        self._matching.close()
-        _open.discard(self._matching)
+        self._messages.close()
+        _open.discard(self._messages)
         self.shmccl.close()
 
     Disconnect = Free

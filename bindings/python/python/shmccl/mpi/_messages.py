@@ -1,13 +1,11 @@
 """The calls of a communicator by which one rank sends to another."""
 
-from .._core import _Part
-from .._errors import InvalidArgumentError, InvalidRankError
-from ._buffers import sent
-from ._constants import ANY_SOURCE, ANY_TAG, LARGEST_TAG, PROC_NULL
-from ._matching import ROOM
+from .._errors import InvalidArgumentError
+from ._buffers import is_list, sent
+from ._constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ._pickling import pickle
 from ._requests import Prequest, Request
-from ._sinks import ObjectSink, sink
+from ._sinks import place, unpickled
 from ._status import tell
 
 _FROM_NOBODY = (PROC_NULL, ANY_TAG, 0)
@@ -16,33 +14,33 @@ _FROM_NOBODY = (PROC_NULL, ANY_TAG, 0)
 class Message:
     """A message that a probe has taken, for `Recv` or `recv`."""
 
-    def __init__(self, matching=None, message=None, is_of_nobody=False):
-        self._matching, self._message, self._is_of_nobody = matching, message, is_of_nobody
+    def __init__(self, messages=None, message=None, is_of_nobody=False):
+        self._messages, self._message, self._is_of_nobody = messages, message, is_of_nobody
 
     def __bool__(self):
-        return self._matching is not None or self._is_of_nobody
+        return self._messages is not None or self._is_of_nobody
 
     def __eq__(self, other):
         return isinstance(other, Message) and (self is other or not (self or other))
 
     __hash__ = object.__hash__
 
-    def _received(self, place):
+    def _received(self, place, finish):
         if self._is_of_nobody:
             return Request._begun(message=_FROM_NOBODY)
         if not self:
             raise InvalidArgumentError("this message was received already, or is none")
-        matching, self._matching = self._matching, None
-        return Request._begun(matching.receive(self._message, place))
+        messages, self._messages = self._messages, None
+        return Request._begun(messages.receive(self._message, place), finish)
 
     def Irecv(self, buf):
-        return self._received(sink(buf))
+        return self._received(*place(buf))
 
     def Recv(self, buf, status=None):
         self.Irecv(buf).wait(status)
 
     def irecv(self):
-        return self._received(ObjectSink())
+        return self._received(None, unpickled)
 
     def recv(self, status=None):
         return self.irecv().wait(status)
@@ -64,32 +62,20 @@ MESSAGE_NULL, MESSAGE_NO_PROC = Message(), Message(is_of_nobody=True)
 class Messages:
     """Messages of buffers, by the names in upper case, and of objects, by those in lower case."""
 
-    def _checked(self, peer, tag, is_source=False):
-        """Raises what is wrong with a rank or a tag. Returns whether there is such a rank."""
-        if peer == PROC_NULL:
-            return False
-        lowest, least_tag = (ANY_SOURCE, ANY_TAG) if is_source else (0, 0)
-        if not lowest <= peer < self.size:
-            raise InvalidRankError(f"rank {peer} is none of {self.size} ranks", rank=peer)
-        if not least_tag <= tag <= LARGEST_TAG:
-            raise InvalidArgumentError(f"tag {tag} is none: tags go from 0 to {LARGEST_TAG}")
-        return True
-
     def _send(self, elements, dest, tag, is_synchronous=False):
-        if not self._checked(dest, tag):
+        if dest == PROC_NULL:
             return Request._begun()
-        return Request._begun(self._matching.send(elements, dest, tag, is_synchronous))
+        return Request._begun(self._messages.send(elements, dest, tag, is_synchronous))
 
     def _send_now(self, elements, dest, tag):
         """Sends elements, and waits for that unless they lie in the header: their memory is free again at once."""
-        request = self._send(elements, dest, tag)
-        if elements.count * elements.itemsize > ROOM:
-            request.wait()
+        if not self._messages.send_short(elements, dest, tag):
+            self._send(elements, dest, tag).wait()
 
-    def _receive(self, place, source, tag):
-        if not self._checked(source, tag, is_source=True):
+    def _receive(self, source, tag, place, finish):
+        if source == PROC_NULL:
             return Request._begun(message=_FROM_NOBODY)
-        return Request._begun(self._matching.post(source, tag, place))
+        return Request._begun(self._messages.post(source, tag, place), finish)
 
     # Buffers ----------------------------------------------------------------------------------------------------------
 
@@ -106,11 +92,12 @@ class Messages:
     Irsend = Isend
 
     def _copied(self, elements, dest, tag):
-        self._send(_Part(bytes(elements)), dest, tag)
+        self._send(bytes(elements), dest, tag)
         return Request._begun()
 
     def Send(self, buf, dest, tag=0):
-        self._send_now(sent(buf), dest, tag)
+        if is_list(buf) or not self._messages.send_short(buf, dest, tag):
+            self._send_now(sent(buf), dest, tag)
 
     def Ssend(self, buf, dest, tag=0):
         self.Issend(buf, dest, tag).wait()
@@ -121,10 +108,15 @@ class Messages:
     Rsend = Send
 
     def Irecv(self, buf, source=ANY_SOURCE, tag=ANY_TAG):
-        return self._receive(sink(buf), source, tag)
+        return self._receive(source, tag, *place(buf))
 
     def Recv(self, buf, source=ANY_SOURCE, tag=ANY_TAG, status=None):
         """Receives, and returns the source."""
+        x = place(buf)[0] if is_list(buf) else buf
+        short = None if x is None else self._messages.receive_short(source, tag, x)
+        if short is not None:
+            tell(status, short[0])
+            return short[0][0]
         request = self.Irecv(buf, source, tag)
         request.wait(status)
         return request._message[0]
@@ -140,8 +132,8 @@ class Messages:
         sending = self.Isend(sendbuf, dest, sendtag)
         if request._work is None:
             request._work = sending._work
-        else:
-            request._work.beside = sending._work
+        elif sending._work is not None:
+            request._work.send_beside(sending._work)
         return request
 
     def Sendrecv_replace(self, buf, dest, sendtag=0, source=ANY_SOURCE, recvtag=ANY_TAG, status=None):
@@ -169,55 +161,54 @@ class Messages:
     # Probes -----------------------------------------------------------------------------------------------------------
 
     def Probe(self, source=ANY_SOURCE, tag=ANY_TAG, status=None):
-        if self._checked(source, tag, is_source=True):
-            tell(status, self._matching.wait_for_probe(source, tag).told())
-        else:
+        if source == PROC_NULL:
             tell(status, _FROM_NOBODY)
+        else:
+            tell(status, self._messages.wait_for_probe(source, tag, False).told())
         return True
 
     def Iprobe(self, source=ANY_SOURCE, tag=ANY_TAG, status=None):
         """Returns whether a message has come."""
-        if not self._checked(source, tag, is_source=True):
+        if source == PROC_NULL:
             return self.Probe(source, tag, status)
-        message = self._matching.probe(source, tag)
+        message = self._messages.probe(source, tag, False)
         if message is not None:
             tell(status, message.told())
         return message is not None
 
     def Mprobe(self, source=ANY_SOURCE, tag=ANY_TAG, status=None):
         """Takes a message, which nothing but the `Message` receives."""
-        if not self._checked(source, tag, is_source=True):
+        if source == PROC_NULL:
             tell(status, _FROM_NOBODY)
             return MESSAGE_NO_PROC
-        message = self._matching.wait_for_probe(source, tag, is_taken=True)
-        tell(status, message.told())
-        return Message(self._matching, message)
+        return self._found(self._messages.wait_for_probe(source, tag, True), status)
 
     def Improbe(self, source=ANY_SOURCE, tag=ANY_TAG, status=None):
         """Takes a message if one has come, and returns None otherwise."""
-        if not self._checked(source, tag, is_source=True):
+        if source == PROC_NULL:
             return self.Mprobe(source, tag, status)
-        message = self._matching.probe(source, tag, is_taken=True)
-        if message is None:
-            return None
+        message = self._messages.probe(source, tag, True)
+        return None if message is None else self._found(message, status)
+
+    def _found(self, message, status):
         tell(status, message.told())
-        return Message(self._matching, message)
+        return Message(self._messages, message)
 
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
     # Objects ----------------------------------------------------------------------------------------------------------
 
     def isend(self, obj, dest, tag=0):
-        return self._send(_pickled(obj), dest, tag)
+        return self._send(pickle.dumps(obj), dest, tag)
 
     def issend(self, obj, dest, tag=0):
-        return self._send(_pickled(obj), dest, tag, is_synchronous=True)
+        return self._send(pickle.dumps(obj), dest, tag, is_synchronous=True)
 
     def ibsend(self, obj, dest, tag=0):
-        return self._copied(_pickled(obj), dest, tag)
+        return self._copied(pickle.dumps(obj), dest, tag)
 
     def send(self, obj, dest, tag=0):
-        self._send_now(_pickled(obj), dest, tag)
+        self._send_now(pickle.dumps(obj), dest, tag)
 
     def ssend(self, obj, dest, tag=0):
         self.issend(obj, dest, tag).wait()
@@ -227,16 +218,16 @@ class Messages:
 
     def irecv(self, buf=None, source=ANY_SOURCE, tag=ANY_TAG):
         """`buf` is not needed: pickles are received into memory of their own length."""
-        return self._receive(ObjectSink(), source, tag)
+        return self._receive(source, tag, None, unpickled)
 
     def recv(self, buf=None, source=ANY_SOURCE, tag=ANY_TAG, status=None):
-        return self.irecv(buf, source, tag).wait(status)
+        short = self._messages.receive_short(source, tag, None)
+        if short is None:
+            return self.irecv(buf, source, tag).wait(status)
+        tell(status, short[0])
+        return unpickled(short[1])
 
     def sendrecv(self, sendobj, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG, status=None):
         request = self.irecv(recvbuf, source, recvtag)
         self.send(sendobj, dest, sendtag)
         return request.wait(status)
-
-
-def _pickled(obj):
-    return _Part(pickle.dumps(obj), "uint8")

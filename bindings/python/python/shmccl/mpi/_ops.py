@@ -3,7 +3,8 @@
 import contextlib
 import inspect
 import operator as _operator
-import struct
+import sys
+from array import array
 
 from .._errors import WrongCountError
 from ._buffers import part
@@ -68,7 +69,7 @@ class Op(str):
         results = [self._function(x, y) for x, y in pairs]
         if dtype.startswith("complex"):
             results = [half for result in results for half in (result.real, result.imag)]
-        struct.pack_into(f"{len(results)}{_PACKED[dtype]}", behind, 0, *results)
+        memoryview(behind).cast("B")[:] = _bytes_of(results, dtype)
 
 
 def fold(op, rows, dtype):
@@ -96,6 +97,17 @@ _PACKED |= {"float32": "f", "float64": "d", "bool": "?", "complex64": "f", "comp
 def _elements(data, dtype):
     numbers = memoryview(data).cast(_PACKED[dtype])
     return map(complex, numbers[::2], numbers[1::2]) if dtype.startswith("complex") else numbers
+
+
+def _bytes_of(results, dtype):
+    """Returns numbers as elements of a type: integers without what goes beyond it, and floats beyond it as infinite."""
+    if dtype == "bool":
+        return bytes(map(bool, results))
+    letter = _PACKED[dtype]
+    if letter in "fd":
+        return array(letter, results).tobytes()
+    size = array(letter).itemsize
+    return b"".join((result % (1 << 8 * size)).to_bytes(size, sys.byteorder) for result in results)
 
 
 def is_folded(op, spec):

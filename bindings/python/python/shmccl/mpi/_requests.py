@@ -1,7 +1,7 @@
 """Calls that were begun, and waits for one of them, some, or all."""
 
+from .._core import _advance, _complete, _pause_beside, _PostedReceive
 from ._constants import ANY_SOURCE, ANY_TAG, UNDEFINED
-from ._matching import Receive, advance, complete, pause_beside
 from ._status import Status, tell
 
 # What a status has that tells of no message.
@@ -11,7 +11,8 @@ _NO_MESSAGE = (ANY_SOURCE, ANY_TAG, 0)
 class Request:
     """A call that was begun: `Wait` returns when it is done, `wait` with the object that was received.
 
-    `work` tells whether it is done, and is None where it is already. `finish` is called once then, and returns the result.
+    `work` tells whether it is done, and is None where it is already. `finish` is called once then, and returns the result;
+    that of a receive is called with the elements that have memory of their own.
     """
 
     def __init__(self, request=None):
@@ -52,11 +53,11 @@ class Request:
         self._is_active = False
         work, finish, self._finish = self._work, self._finish, None
         self._work = None
-        if isinstance(work, Receive):
-            self._message = work.message.told()
+        if isinstance(work, _PostedReceive):
+            self._message = work.told()
             tell(status, self._message)
-            work.raise_failure()
-            return work.sink.result()
+            elements = work.finish()
+            return finish(elements) if finish is not None else None
         tell(status, self._message)
         if status is not None and self._is_cancelled:
             status.cancelled = True
@@ -68,7 +69,7 @@ class Request:
 
     def wait(self, status=None):
         if self._work is not None:
-            complete(self._work)
+            _complete(self._work)
         return self._completed(status)
 
     def Wait(self, status=None):
@@ -77,7 +78,7 @@ class Request:
 
     def test(self, status=None):
         """Returns whether it is done, and the result."""
-        advance()
+        _advance()
         if not self._is_done():
             return False, None
         return True, self._completed(status)
@@ -87,18 +88,18 @@ class Request:
 
     def Get_status(self, status=None):
         """Returns whether it is done, and leaves the request as it is."""
-        advance()
+        _advance()
         is_done = self._is_done()
         if is_done:
-            tell(status, self._work.message.told() if isinstance(self._work, Receive) else self._message)
+            tell(status, self._work.told() if isinstance(self._work, _PostedReceive) else self._message)
         return is_done
 
     get_status = Get_status
 
     def Cancel(self):
         """Withdraws a receive that no message has come for. All else goes on."""
-        if isinstance(self._work, Receive) and self._work.matching.withdraw(self._work):
-            self._work, self._is_cancelled = None, True
+        if isinstance(self._work, _PostedReceive) and self._work.withdraw():
+            self._work, self._finish, self._is_cancelled = None, None, True
 
     cancel = Cancel
 
@@ -113,7 +114,7 @@ class Request:
         """Returns the results in the order of the requests."""
         for request in requests:
             if request._work is not None:
-                complete(request._work)
+                _complete(request._work)
         return [request._completed(status) for request, status in _with_statuses(requests, statuses)]
 
     @classmethod
@@ -123,7 +124,7 @@ class Request:
 
     @classmethod
     def testall(cls, requests, statuses=None):
-        advance()
+        _advance()
         if not all(request._is_done() for request in requests):
             return False, None
         return True, cls.waitall(requests, statuses)
@@ -135,7 +136,7 @@ class Request:
     @classmethod
     def testany(cls, requests, status=None):
         """Returns the place of one that is done, whether there is one, and its result."""
-        advance()
+        _advance()
         active = [at for at, request in enumerate(requests) if request._is_active]
         if not active:
             tell(status, _NO_MESSAGE)
@@ -155,7 +156,7 @@ class Request:
             at, is_done, result = cls.testany(requests, status)
             if is_done:
                 return at, result
-            pause_beside(next(request._work for request in requests if request._is_active))
+            _pause_beside(next(request._work for request in requests if request._is_active))
 
     @classmethod
     def Waitany(cls, requests, status=None):
@@ -164,7 +165,7 @@ class Request:
     @classmethod
     def testsome(cls, requests, statuses=None):
         """Returns the places of all that are done, and their results; None where no request is active."""
-        advance()
+        _advance()
         active = [at for at, request in enumerate(requests) if request._is_active]
         if not active:
             return None, None
@@ -182,7 +183,7 @@ class Request:
             done, results = cls.testsome(requests, statuses)
             if done is None or done:
                 return done, results
-            pause_beside(next(request._work for request in requests if request._is_active))
+            _pause_beside(next(request._work for request in requests if request._is_active))
 
     @classmethod
     def Waitsome(cls, requests, statuses=None):

@@ -1,0 +1,270 @@
+//! How headers and payloads go from rank to rank: over two communicators of the engine.
+//!
+//! Headers have one tag, so a rank takes those of another in the order in which they were sent. A
+//! header is sent at once, by a call that waits for nothing, as long as
+//!
+//! - the receiver is known to have taken all but a few of this rank's headers: each header tells
+//!   how many its sender has taken;
+//! - nothing that was started on the communicator is left, for which such a call would wait.
+//!
+//! Otherwise the header is started, and goes by itself. Headers are received alike: by a call where
+//! the thread has nothing else to do, and by an operation that was started where it only looks.
+
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes};
+use shmccl::collective::Operation;
+use shmccl::{Collectives, MessageSelector, Rank, StatusHandle, Work};
+
+use super::header::{EagerHeader, HEADER_LEN};
+use crate::collectives::message_of_bytes;
+use crate::comm::Communicator;
+use crate::interrupt::detached;
+use crate::lock::lock;
+use crate::work;
+
+/// The tag of headers.
+const HEADERS: u32 = 0;
+
+/// So many headers have room in front of a receiver who takes none: the slots of a pipe.
+const AHEAD: u32 = 4;
+
+/// Numbers of payloads begin anew past these, which are tags.
+const NUMBERS: u64 = 1 << 30;
+
+/// The two communicators, and what was started on them.
+pub struct MessageTransport {
+    headers: Communicator,
+    payloads: Communicator,
+    /// What was started, and may not be done.
+    started: Mutex<Vec<Work>>,
+    /// The receive of a header that was started. Held by the thread that takes headers.
+    incoming: Mutex<Option<StartedHeader>>,
+    counts: Mutex<Vec<HeaderCounts>>,
+}
+
+struct StartedHeader {
+    work: Work,
+    bytes: Py<PyByteArray>,
+}
+
+/// How many headers have gone between this rank and another.
+#[derive(Clone, Copy, Default)]
+struct HeaderCounts {
+    sent: u32,
+    /// Of those, the other rank has told that it has taken so many.
+    taken: u32,
+    received: u32,
+}
+
+impl MessageTransport {
+    /// Sends headers and payloads over these.
+    pub fn new(headers: &Communicator, payloads: &Communicator) -> Self {
+        let counts = vec![HeaderCounts::default(); headers.shared.size as usize];
+        Self {
+            headers: headers.clone(),
+            payloads: payloads.clone(),
+            started: Mutex::default(),
+            incoming: Mutex::default(),
+            counts: Mutex::new(counts),
+        }
+    }
+
+    /// Returns this rank.
+    pub fn rank(&self) -> Rank {
+        self.headers.shared.rank
+    }
+
+    /// Returns how many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.headers.shared.size
+    }
+
+    /// Sends a header. Returns the operation that does, if it is not sent yet.
+    ///
+    /// # Errors
+    /// Those of a send.
+    pub fn send(&self, py: Python<'_>, mut header: EagerHeader, dest: Rank) -> PyResult<Option<Work>> {
+        let ahead = self.stamp(&mut header, dest);
+        if ahead <= AHEAD
+            && let Some(_idle) = self.idle()
+        {
+            self.headers.shared.with(py, |comm| comm.send_tagged(&header.0, dest, HEADERS))?;
+            return Ok(None);
+        }
+        let bytes = PyBytes::new(py, &header.0);
+        self.start(&self.headers, Operation::Send, bytes.as_any(), dest, HEADERS).map(Some)
+    }
+
+    /// Begins to send or to receive a payload, whose sender has given it a number.
+    ///
+    /// # Errors
+    /// Those of a send or a receive, and of an object that is no operand.
+    pub fn start_payload(
+        &self,
+        operation: Operation,
+        bytes: &Bound<'_, PyAny>,
+        peer: Rank,
+        number: u64,
+    ) -> PyResult<Work> {
+        // The tag is below the number of tags.
+        let tag = u32::try_from(number % NUMBERS).unwrap_or(0);
+        self.start(&self.payloads, operation, bytes, peer, tag)
+    }
+
+    /// Waits for a header, of `source` if that is given, and has it read. `None` where a call would
+    /// wait for something else, too.
+    ///
+    /// # Errors
+    /// Those of a receive, and of `read`.
+    pub fn receive_at_once<R>(
+        &self,
+        py: Python<'_>,
+        source: Option<Rank>,
+        read: impl FnOnce(&EagerHeader) -> PyResult<R>,
+    ) -> PyResult<Option<R>> {
+        let Some(_idle) = self.idle() else { return Ok(None) };
+        let mut header = EagerHeader([0; HEADER_LEN]);
+        let bytes = &mut header.0;
+        self.headers.shared.with(py, |comm| match source {
+            Some(source) => comm.recv_tagged(bytes, source, HEADERS),
+            None => comm.recv_any(bytes, HEADERS).map(drop),
+        })?;
+        self.count(&header);
+        read(&header).map(Some)
+    }
+
+    /// Takes a header that has come, or comes within `timeout`, and has it read. Returns whether
+    /// one has; `None` where another thread takes headers.
+    ///
+    /// # Errors
+    /// Those of a receive, and of `read`.
+    pub fn receive(
+        &self,
+        py: Python<'_>,
+        timeout: Duration,
+        read: impl FnOnce(&EagerHeader) -> PyResult<()>,
+    ) -> PyResult<Option<bool>> {
+        let Some(mut incoming) = free(&self.incoming) else { return Ok(None) };
+        let started = match incoming.take() {
+            Some(started) => started,
+            None => self.start_header(py)?,
+        };
+        let work = &started.work;
+        let has_come = match timeout {
+            Duration::ZERO => Ok(py.detach(|| work.is_done())),
+            timeout => detached(py, || work.wait_timeout(timeout)),
+        };
+        if !matches!(has_come, Ok(true)) {
+            *incoming = Some(started);
+            return has_come.map(Some);
+        }
+        detached(py, || work.wait())?;
+        let mut header = EagerHeader([0; HEADER_LEN]);
+        header.0.copy_from_slice(&started.bytes.bind(py).to_vec());
+        self.count(&header);
+        read(&header).map(|()| Some(true))
+    }
+
+    /// Waits for all that was started, but for the receive of a header.
+    ///
+    /// # Errors
+    /// Those of what was started.
+    pub fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let started = std::mem::take(&mut *lock(&self.started));
+        detached(py, || started.iter().try_for_each(Work::wait))
+    }
+
+    /// Closes both communicators.
+    ///
+    /// # Errors
+    /// `KeyboardInterrupt`.
+    pub fn close(&self, py: Python<'_>) -> PyResult<()> {
+        detached(py, || self.headers.shared.leave())?;
+        detached(py, || self.payloads.shared.leave())
+    }
+
+    /// Returns a guard while nothing that was started is left, nor any thread takes headers.
+    fn idle(&self) -> Option<MutexGuard<'_, Option<StartedHeader>>> {
+        free(&self.incoming).filter(|incoming| incoming.is_none() && !self.is_busy())
+    }
+
+    /// Returns whether something that was started is not done.
+    fn is_busy(&self) -> bool {
+        let started = lock(&self.started).clone();
+        if started.is_empty() {
+            return false;
+        }
+        // Without the lock: what ends here may drop objects of the program, whose code may send.
+        let n_open = started.iter().filter(|work| !work.is_done()).count();
+        lock(&self.started).retain(|work| work.outcome().is_none());
+        n_open > 0
+    }
+
+    fn start(
+        &self,
+        comm: &Communicator,
+        operation: Operation,
+        bytes: &Bound<'_, PyAny>,
+        peer: Rank,
+        tag: u32,
+    ) -> PyResult<Work> {
+        let call = message_of_bytes(comm, operation, bytes, peer, tag)?;
+        self.note(work::start(bytes.py(), &comm.shared, vec![call])?)
+    }
+
+    fn start_header(&self, py: Python<'_>) -> PyResult<StartedHeader> {
+        let bytes = PyByteArray::new(py, &[0; HEADER_LEN]);
+        let mut header =
+            message_of_bytes(&self.headers, Operation::RecvAny, bytes.as_any(), Rank::ZERO, HEADERS)?;
+        header.call.selected =
+            Some((MessageSelector { source: None, tag: Some(HEADERS) }, StatusHandle::default()));
+        let work = work::start(py, &self.headers.shared, vec![header])?;
+        Ok(StartedHeader { work, bytes: bytes.unbind() })
+    }
+
+    fn note(&self, work: Work) -> PyResult<Work> {
+        let n_started = {
+            let mut started = lock(&self.started);
+            started.push(work.clone());
+            started.len()
+        };
+        // Each time that there are twice as many, those that are done are forgotten.
+        if n_started >= 64 && n_started.is_power_of_two() {
+            self.is_busy();
+        }
+        Ok(work)
+    }
+
+    /// Writes the counts into a header. Returns how many of this rank's the receiver may not have
+    /// taken, this one included.
+    fn stamp(&self, header: &mut EagerHeader, dest: Rank) -> u32 {
+        let mut counts = lock(&self.counts);
+        let counts = &mut counts[dest.index()];
+        counts.sent = counts.sent.wrapping_add(1);
+        header.stamp(self.rank().get(), counts.received);
+        counts.sent.wrapping_sub(counts.taken)
+    }
+
+    /// Counts a header that was received, and reads the counts in there.
+    fn count(&self, header: &EagerHeader) {
+        let mut counts = lock(&self.counts);
+        let Some(counts) = counts.get_mut(header.source() as usize) else { return };
+        counts.received = counts.received.wrapping_add(1);
+        // Threads of the sender may have sent headers in another order than they have stamped them.
+        if header.taken().wrapping_sub(counts.taken) <= counts.sent.wrapping_sub(counts.taken) {
+            counts.taken = header.taken();
+        }
+    }
+}
+
+/// Locks `mutex` if no other thread has it. Whoever has it may call Python, and wait.
+fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
