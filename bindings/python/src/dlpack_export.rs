@@ -85,14 +85,15 @@ pub fn capsule<'py>(
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(give_back) };
     let lent = Box::into_raw(Box::new(Lent { managed, extents, owner }));
-    // SAFETY: a pointer that is not null, a name that stays; the destructor takes it back.
-    let made = unsafe { ffi::PyCapsule_New(lent.cast(), NAME.as_ptr(), Some(forget)) };
-    if made.is_null() {
-        // SAFETY: made just above, and nobody else has it.
+    // SAFETY: a pointer that is not null, a name that stays; the destructor takes it back. What
+    // comes is a new reference, or null and an exception.
+    let made = unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(lent.cast(), NAME.as_ptr(), Some(forget)))
+    };
+    made.inspect_err(|_| {
+        // SAFETY: boxed just above, and there is no capsule that has it.
         drop(unsafe { Box::from_raw(lent) });
-    }
-    // SAFETY: a new reference, or null and an exception.
-    unsafe { Bound::from_owned_ptr_or_err(py, made) }
+    })
 }
 
 /// Gives the array back, from whatever thread.
