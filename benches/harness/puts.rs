@@ -12,7 +12,7 @@ use shmccl::rank::MAX_RANKS;
 use shmccl::reduce::{DataType, Reducer, Source, SourcePlace, Target};
 use shmccl::shm::{CacheHint, Span};
 use shmccl::symmetric::{Comparison, Symmetric, WordSignal};
-use shmccl::{Communicator, Rank, Result};
+use shmccl::{Communicator, Error, Rank, Result};
 
 use crate::case::{CaseSpec, CollectiveBuffers};
 
@@ -138,6 +138,26 @@ impl ByPuts {
         let reducer = op.map(|op| Reducer::new(data_type, op, n_ranks)).transpose()?;
         let all = comm.symmetric();
         Ok(Self { all, landing, asks: !is_short, sent, received, own, reducer, size, turn: 0 })
+    }
+
+    /// Prepares the operation as [`ByPuts::new`] does, where there is memory for it. `None` where
+    /// any rank has none, on all ranks alike.
+    ///
+    /// # Errors
+    /// Ranks that do not come.
+    pub fn if_there_is_room(
+        comm: &mut Communicator,
+        spec: &CaseSpec,
+        data_type: DataType,
+        buffers: CollectiveBuffers,
+    ) -> Result<Option<Self>> {
+        match Self::new(comm, spec, data_type, buffers) {
+            // Only the allocation fails so, and then on all ranks.
+            Err(Error::OutOfMemory { .. } | Error::ResourceLimit { .. } | Error::FailedElsewhere { .. }) => {
+                Ok(None)
+            }
+            puts => puts.map(Some),
+        }
     }
 
     /// Does the operation.

@@ -11,12 +11,13 @@ use shmccl_harness::sync::RankAverage;
 use shmccl_harness::test::{Test, TestChannel};
 
 use super::flags::CompareArgs;
-use super::series::{Series, Subject};
+use super::series::{Series, Subject, is_by_puts};
 use crate::host::MachineInfo;
 use crate::perf::spec::{CollectiveSettings, PerfSpec};
 
 use crate::perf::report::PerfReport;
 use crate::perf::{jobs, note_siblings};
+use crate::units::format_size;
 use crate::{device_job, output};
 
 /// Milliseconds for a figure of puts where the user does not say how many operations.
@@ -134,40 +135,95 @@ pub(super) fn operation(args: &CompareArgs, test: Test) -> Result<Series> {
     let n_ranks = args.ranks.unwrap_or(RANKS);
     let sizes = whole_blocks(&args.sweep.sizes()?, operation, n_ranks);
     let common = spec(args)?;
-    let common = PerfSpec { rounds: common.rounds.min(ROUNDS_OF_ALGORITHMS), ..common };
-    let jobs: Vec<_> = sizes
+    let rounds = common.rounds.min(ROUNDS_OF_ALGORITHMS);
+    let common = PerfSpec { tests: vec![(test, None)], rounds, ..common };
+    let jobs: Vec<PerfSpec> = sizes
         .iter()
         .flat_map(|&bytes| CHANNELS.map(|channel| (bytes, channel)))
-        .map(|(bytes, channel)| (bytes, channel, algorithms(operation, channel, n_ranks, bytes)))
+        .map(|(bytes, channel)| spec_of_job(&common, operation, channel, n_ranks, bytes, args.job.heap))
         .collect();
-    let figures: usize = jobs.iter().map(|(_, _, algorithms)| algorithms.len()).sum();
+    let figures: usize = jobs.iter().map(|spec| ways(spec).len()).sum();
     let progress = output::progress(common.rounds * figures as u64);
     progress.set_message(test.name());
-    let rows = in_rounds(common.rounds, || {
+    let mut without_room = Vec::new();
+    let mut rows = in_rounds(common.rounds, || {
         let mut rows = Vec::new();
-        for (bytes, channel, algorithms) in &jobs {
-            let has_puts = algorithms.iter().any(|name| name.as_deref() == Some(PUTS));
-            let landing = if has_puts { landing_len(operation, n_ranks, *bytes) } else { 0 };
-            // No time is given: the least number of slices takes long enough.
-            let spec = PerfSpec {
-                tests: vec![(test, None)],
-                sizes: vec![*bytes],
-                collective: Some(settings(operation, *channel, algorithms.clone(), landing)),
-                ..common.clone()
-            };
-            jobs::supervise(&spec, n_ranks, &args.job, &mut |line| {
+        for spec in &jobs {
+            let before = rows.len();
+            jobs::supervise(spec, n_ranks, &args.job, &mut |line| {
                 if let DeviceLine::Figure(row) = DeviceLine::read(line)? {
                     progress.inc(1);
                     rows.push(*row);
                 }
                 Ok(())
             })?;
+            if has_puts(ways(spec)) && !rows[before..].iter().any(is_by_puts) {
+                // Rounds have the same rows, whatever room this one had.
+                let bytes = Some(spec.sizes[0]);
+                without_room.push(bytes);
+                rows.push(PerfRow { variant: Some(PUTS.to_owned()), bytes, ..PerfRow::new(test, n_ranks) });
+            }
         }
         Ok(rows)
     })?;
     progress.finish_and_clear();
+    rows.retain(|row| !is_by_puts(row) || !without_room.contains(&row.bytes));
+    if is_done_by_puts(operation) {
+        note_left_out(&sizes, &rows);
+    }
     let subject = Subject::Operation { test, n_ranks };
     Ok(Series { report: report(rows), proxy: args.job.proxy, subject })
+}
+
+/// Says at which sizes there is nothing of puts, if there are any.
+fn note_left_out(sizes: &[u64], rows: &[PerfRow]) {
+    let has_puts = |bytes: u64| rows.iter().any(|row| is_by_puts(row) && row.bytes == Some(bytes));
+    let left_out: Vec<_> =
+        sizes.iter().filter(|&&bytes| !has_puts(bytes)).map(|&bytes| format_size(bytes)).collect();
+    if !left_out.is_empty() {
+        output::note(&format!(
+            "puts left out at {}: no room to land in (--heap, memory, or {} on all ranks)",
+            left_out.join(", "),
+            format_size(MOST_LANDING)
+        ));
+    }
+}
+
+/// Returns the job of all ways over `channel` at a size. It has no puts where a `heap` that the
+/// user has given has no room for what they bring.
+fn spec_of_job(
+    common: &PerfSpec,
+    operation: Operation,
+    channel: TestChannel,
+    n_ranks: u32,
+    bytes: u64,
+    heap: Option<u64>,
+) -> PerfSpec {
+    let mut ways = algorithms(operation, channel, n_ranks, bytes);
+    let of_ways = |ways: &[Option<String>]| {
+        let landing = if has_puts(ways) { landing_len(operation, n_ranks, bytes) } else { 0 };
+        // No time is given: the least number of slices takes long enough.
+        PerfSpec {
+            sizes: vec![bytes],
+            collective: Some(settings(operation, channel, ways.to_vec(), landing)),
+            ..common.clone()
+        }
+    };
+    let spec = of_ways(&ways);
+    if heap.is_none_or(|heap| heap >= spec.heap_len()) {
+        return spec;
+    }
+    ways.retain(|way| way.as_deref() != Some(PUTS));
+    of_ways(&ways)
+}
+
+/// Returns the ways of a job, by their names.
+fn ways(spec: &PerfSpec) -> &[Option<String>] {
+    spec.collective.as_ref().map_or(&[], |settings| &settings.algorithms)
+}
+
+fn has_puts(ways: &[Option<String>]) -> bool {
+    ways.iter().any(|way| way.as_deref() == Some(PUTS))
 }
 
 fn settings(
@@ -271,5 +327,18 @@ mod tests {
         let one_shot = "one_shot".to_owned();
         assert!(named(Operation::Broadcast, 2, 8 << 10).contains(&one_shot));
         assert!(!named(Operation::Broadcast, 2, 16 << 10).contains(&one_shot));
+    }
+
+    #[test]
+    fn puts_are_left_out_where_the_heap_that_the_user_gives_has_no_room_for_them() {
+        let job = |bytes, heap| {
+            let common = PerfSpec::of_nothing();
+            spec_of_job(&common, Operation::AllReduce, TestChannel::Memory, 3, bytes, heap)
+        };
+        assert!(has_puts(ways(&job(64 << 20, None))) && has_puts(ways(&job(64 << 20, Some(1 << 30)))));
+        let tight = job(64 << 20, Some(256 << 20));
+        assert!(!has_puts(ways(&tight)) && tight.heap_len() <= 256 << 20, "{tight:?}");
+        assert_eq!(ways(&tight).len() + 1, ways(&job(64 << 20, None)).len());
+        assert!(has_puts(ways(&job(1 << 20, Some(256 << 20)))));
     }
 }

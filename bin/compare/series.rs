@@ -219,7 +219,7 @@ impl Point<'_> {
 }
 
 /// Whether a row is that of puts of a program's own.
-fn is_by_puts(row: &PerfRow) -> bool {
+pub(super) fn is_by_puts(row: &PerfRow) -> bool {
     row.variant.as_deref() == Some(PUTS)
 }
 

@@ -22,19 +22,24 @@ impl RunCase<f32> for ByPuts {
     }
 }
 
-/// Operations by puts: elements that are wrong.
-fn wrong_by_puts(comm: &mut Communicator, operation: Operation, bytes: u64) -> Result<u64> {
+/// An operation of `bytes` in its larger buffer, with data that are checked.
+fn spec_of(comm: &Communicator, operation: Operation, bytes: u64) -> Result<CaseSpec> {
     let n_ranks = comm.n_ranks();
-    let buffers = CollectiveBuffers::alloc(comm, bytes, 0, 0)?;
-    let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
-    let spec = CaseSpec {
+    Ok(CaseSpec {
         operation,
         op: operation.reduces().then_some(ReduceOp::Sum),
         root: Rank::new(1, n_ranks)?,
         layout: CaseLayout::new(operation, bytes, 4, n_ranks.into()),
         in_place: false,
         check: true,
-    };
+    })
+}
+
+/// Operations by puts: elements that are wrong.
+fn wrong_by_puts(comm: &mut Communicator, operation: Operation, bytes: u64) -> Result<u64> {
+    let buffers = CollectiveBuffers::alloc(comm, bytes, 0, 0)?;
+    let gathering = Rc::new(RefCell::new(Gathering::new(comm, RankAverage::Mean, false)?));
+    let spec = spec_of(comm, operation, bytes)?;
     let puts = ByPuts::new(comm, &spec, DataType::F32, buffers)?;
     let data = CaseData::<f32>::new(comm, spec, buffers, Memory::Heap)?;
     let mut case = TimedCase::new(puts, data, &gathering, bytes);
@@ -57,6 +62,23 @@ fn puts_bring_what_the_operations_promise_by_slots_that_take_turns_and_where_rea
         })
         .unwrap();
     }
+}
+
+#[test]
+fn without_room_in_the_heap_there_are_no_puts_on_any_rank_and_ranks_go_on() {
+    let options = Options { heap_len: 24 << 20, ..Options::default() };
+    launch_threads(3, &options, |comm| {
+        let bytes = 8 << 20;
+        let buffers = CollectiveBuffers::alloc(comm, bytes, 0, 0)?;
+        for (operation, has_room) in [(Operation::AllReduce, false), (Operation::AllGather, true)] {
+            let spec = spec_of(comm, operation, bytes)?;
+            let puts = ByPuts::if_there_is_room(comm, &spec, DataType::F32, buffers)?;
+            assert_eq!(puts.is_some(), has_room, "{operation}");
+            comm.barrier()?;
+        }
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

@@ -167,12 +167,17 @@ impl CollectiveBench<'_> {
     }
 
     fn between_algorithms<T: TestElement>(&mut self, wanted: Wanted<'_>) -> Result<()> {
-        let names = &self.settings.algorithms;
         let spec = self.spec_of::<T>(wanted)?;
         let mut limits = self.limits(wanted)?;
         let data = CaseData::<T>::new(self.comm, spec.clone(), self.buffers, self.settings.memory)?;
+        let mut names = self.settings.algorithms.clone();
         let has_puts = names.iter().any(|name| name.as_deref() == Some(PUTS));
-        let puts = has_puts.then(|| ByPuts::new(self.comm, &spec, T::DATA_TYPE, self.buffers)).transpose()?;
+        let puts = if has_puts {
+            ByPuts::if_there_is_room(self.comm, &spec, T::DATA_TYPE, self.buffers)?
+        } else {
+            None
+        };
+        names.retain(|name| puts.is_some() || name.as_deref() != Some(PUTS));
         let runner = ByEither { library: ByLibrary(self.comm), puts, by_puts: false };
         let case = TimedCase::new(runner, data, &self.gathering, wanted.bytes);
         let case = RefCell::new(case.warmed(wanted.bytes));
