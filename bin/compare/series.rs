@@ -74,6 +74,12 @@ pub(super) struct BesidePuts<'s> {
 }
 
 impl BesidePuts<'_> {
+    /// Whether the times show which of the two is quicker: both have enough samples, and neither
+    /// brings wrong data.
+    pub(super) fn is_telling(&self) -> bool {
+        [self.puts, self.collective].iter().all(|row| !is_thin(row) && row.wrong.unwrap_or(0) == 0)
+    }
+
     /// Returns how many times as long as the collective puts take.
     pub(super) fn factor(&self) -> f64 {
         time(self.puts) / time(self.collective).max(1e-3)

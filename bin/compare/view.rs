@@ -255,7 +255,7 @@ fn puts_table(look: TableLook, beside: &[BesidePuts<'_>]) -> Option<String> {
     let table = table.text(look, &["collective GB/s", "puts GB/s"]);
     let text = format!(
         "Puts of a program's own, to every rank and with a signal, or the collective\n{table}\
-         either: within {} of each other, or too few samples.\n",
+         either: within {} of each other, too few samples, or wrong data.\n",
         percent(LEVEL)
     );
     (!beside.is_empty()).then_some(text)
@@ -264,7 +264,7 @@ fn puts_table(look: TableLook, beside: &[BesidePuts<'_>]) -> Option<String> {
 /// Returns which of the two is the quicker at a size.
 fn advice(beside: &BesidePuts<'_>) -> &'static str {
     match beside.factor() {
-        _ if is_thin(beside.puts) || is_thin(beside.collective) => "either",
+        _ if !beside.is_telling() => "either",
         factor if factor < 1.0 - LEVEL => "puts",
         factor if factor * (1.0 - LEVEL) > 1.0 => "collective",
         _ => "either",

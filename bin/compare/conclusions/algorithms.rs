@@ -35,7 +35,7 @@ pub(crate) struct AlgorithmCrossovers {
     /// can tell.
     pub(crate) proxied: Option<Crossover>,
     /// Where the collective, as the library does it, overtakes puts of a program's own; missing
-    /// where those were not measured.
+    /// where no size can tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) puts: Option<Crossover>,
     /// Where the quickest proxied algorithm is level with the quickest direct one, or ahead.
@@ -76,7 +76,7 @@ impl AlgorithmCrossovers {
 
     /// Says from which size on the collective is ahead of puts of a program's own.
     fn puts_sentence(&self, series: &Series) -> Option<String> {
-        let beside = series.beside_puts();
+        let beside = telling_puts(series);
         let times = |beside: &BesidePuts<'_>| {
             format!("{} as long at {}", beside.told_factor(), format_size(beside.bytes))
         };
@@ -124,10 +124,15 @@ impl AlgorithmCrossovers {
     }
 }
 
+/// Returns the sizes at which puts of a program's own tell anything beside the collective.
+fn telling_puts(series: &Series) -> Vec<BesidePuts<'_>> {
+    series.beside_puts().into_iter().filter(BesidePuts::is_telling).collect()
+}
+
 /// Returns where the time of the collective falls below `share` of that of puts for good, where
-/// both were measured.
+/// any size can tell.
 fn overtakes_puts(series: &Series, share: f64) -> Option<Crossover> {
-    let costs: Vec<Cost> = series.beside_puts().iter().map(BesidePuts::cost).collect();
+    let costs: Vec<Cost> = telling_puts(series).iter().map(BesidePuts::cost).collect();
     (!costs.is_empty()).then(|| Crossover::below(&costs, share))
 }
 

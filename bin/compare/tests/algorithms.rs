@@ -339,9 +339,25 @@ fn wrong_or_few_puts_are_no_reason_to_use_them() {
     let table = seen.split("or the collective\n").nth(1).unwrap();
     let rows = table.lines().skip(1).take(series.sizes().len());
     assert!(rows.into_iter().all(|line| line.ends_with("either")), "{table}");
+    assert!(found(&series).puts.is_none() && json(&series)["crossover"].get("puts").is_none());
+    assert!(!sentences(&series).contains("puts"), "{}", sentences(&series));
+
+    let mut series = beside_puts(1.0, 0.001);
     let wrong = series.report.rows.iter_mut().find(is_by_puts).unwrap();
     wrong.wrong = Some(3);
-    assert_eq!(series.report.wrong_rows(), 1);
+    assert_eq!((wrong.bytes, series.report.wrong_rows()), (Some(8), 1));
+    let seen = super::text(TableLook::plain(), &series);
+    let table = seen.split("or the collective\n").nth(1).unwrap();
+    let advice: Vec<&str> = table
+        .lines()
+        .skip(1)
+        .take(series.sizes().len())
+        .map(|line| line.split_whitespace().last().unwrap())
+        .collect();
+    assert!(advice[0] == "either" && advice[1..].iter().all(|word| *word == "puts"), "{table}");
+    let told = sentences(&series);
+    let (_, of_puts) = told.split_once("The collective never overtakes puts").unwrap();
+    assert!(of_puts.contains(" as long at 32 B and ") && !of_puts.contains(" at 8 B and"), "{told}");
 }
 
 #[test]
