@@ -15,7 +15,9 @@ pub(crate) struct CompareArgs {
     /// Compare all algorithms of a collective operation instead of puts, direct and proxied:
     /// all_reduce, all_gather, ... Between two ranks a chain and naive are the tree. Operations by
     /// messages between pairs, such as sendrecv and all_to_all_v, have no choice of algorithms.
-    /// With all others, puts of a program's own take turns: each rank puts its part and signals
+    /// Puts of a program's own, by which each rank puts its part and signals, take turns with
+    /// all_reduce, all_gather, reduce_scatter, all_to_all, reduce, broadcast, gather and scatter.
+    /// They are left out at sizes at which there is no room for them to land
     #[arg(long, value_name = "OP", value_parser = parse_operation)]
     pub(crate) op: Option<Test>,
     /// Device processes of the operation [default: 2]
