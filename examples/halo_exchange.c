@@ -4,7 +4,9 @@
    computed by itself.
 
    cc -O2 halo_exchange.c -o halo_exchange $(pkg-config --cflags --libs shmccl-shmem)
-   shmccl run -n 4 -- ./halo_exchange */
+   shmccl run -n 4 -- ./halo_exchange
+
+   There may be up to 240 PEs. */
 
 #include <shmem.h>
 #include <stdio.h>
@@ -122,6 +124,12 @@ int main(void)
 {
     shmem_init();
     int me = shmem_my_pe(), n_pes = shmem_n_pes(), down = 1;
+    if (n_pes > SIZE) {
+        if (me == 0)
+            fprintf(stderr, "%d PEs, at most %d, so that each has a column of cells\n", n_pes, SIZE);
+        shmem_finalize();
+        return 1;
+    }
     for (int i = 1; i * i <= n_pes; i++)
         if (n_pes % i == 0)
             down = i;

@@ -2,7 +2,7 @@
 into the memory of its neighbours, which never ask for data. The same is done by an all_to_all, and both times are told.
 Each rank compares its block, bit for bit, with the whole plate computed by itself.
 
-    python halo_exchange.py [RANKS]
+    python halo_exchange.py [RANKS, up to 240]
 """
 
 import sys
@@ -69,6 +69,8 @@ class ByCollective:
 
 
 def main(comm):
+    if comm.size > SIZE:
+        raise ValueError(f"{comm.size} ranks, at most {SIZE}, so that each has a column of cells")
     down = max(down for down in range(1, comm.size + 1) if comm.size % down == 0 and down * down <= comm.size)
     across = comm.size // down
     row, column = divmod(comm.rank, across)

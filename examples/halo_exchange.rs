@@ -4,7 +4,7 @@
 //! with the whole plate computed by itself.
 //!
 //! Run it alone (`cargo run --release --example halo_exchange`), or under `shmccl run -n N -- ...`
-//! for any N. `halo_exchange.c` and `halo_exchange.py` are the same program.
+//! for any N up to 240. `halo_exchange.c` and `halo_exchange.py` are the same program.
 
 #![allow(clippy::print_stdout, reason = "examples print")]
 
@@ -14,7 +14,7 @@ use std::time::Instant;
 use shmccl::heap::DeviceBuffer;
 use shmccl::launch::launch;
 use shmccl::symmetric::{Comparison, Symmetric, WordSignal};
-use shmccl::{Collectives, Communicator, Rank};
+use shmccl::{Collectives, Communicator, Error, Rank};
 
 const SIZE: usize = 240;
 const STEPS: u64 = 60;
@@ -130,6 +130,10 @@ impl ByCollective {
 fn main() -> shmccl::Result<()> {
     launch(4, |comm| {
         let (rank, n_ranks) = (comm.rank().get(), comm.n_ranks());
+        if n_ranks as usize > SIZE {
+            let expected = "at most 240, so that each has a column of cells";
+            return Err(Error::InvalidArgument { name: "ranks", value: n_ranks.into(), expected });
+        }
         let down =
             (1..=n_ranks).filter(|down| n_ranks % down == 0 && down * down <= n_ranks).max().unwrap_or(1);
         let across = n_ranks / down;
