@@ -74,7 +74,7 @@ const MEMORY: &[Row] = &[
         "`Communicator::alloc`",
         "`Communicator.zeros`, `Communicator.empty`",
     ),
-    row(&["align", "=shmemalign"], HOST, "`Communicator::alloc_region`", "`Communicator.empty`"),
+    row(&["align", "=shmemalign"], HOST, "`Communicator::alloc_region`", ""),
     row(&["realloc", "=shrealloc"], "", "`alloc`, `copy`, `free`", "a new array"),
     row(&["free", "=shfree"], HOST, "`Communicator::free`", "drop the array"),
 ];
@@ -128,7 +128,12 @@ const ATOMICS: &[Row] = &[
         "`Symmetric::fetch`",
         "`RemoteView.atomic_fetch`",
     ),
-    row(&["{}_atomic_set", "{}_set"], DEVICE, "`Symmetric::set`", "`RemoteView.atomic_set`"),
+    row(
+        &["{}_atomic_set", "{}_set"],
+        DEVICE,
+        "`Symmetric::set`, `PortChannel::atomic_set`",
+        "`RemoteView.atomic_set`",
+    ),
     row(
         &["{}_atomic_compare_swap", "{}_cswap", "{}_atomic_compare_swap_nbi"],
         DEVICE,
@@ -147,35 +152,45 @@ const ATOMICS: &[Row] = &[
         "`Symmetric::fetch_add`",
         "`RemoteView.atomic_fetch_inc`",
     ),
-    row(&["{}_atomic_inc", "{}_inc"], DEVICE, "`Symmetric::add`", "`RemoteView.atomic_inc`"),
+    row(
+        &["{}_atomic_inc", "{}_inc"],
+        DEVICE,
+        "`Symmetric::add`, `PortChannel::atomic_add`",
+        "`RemoteView.atomic_inc`",
+    ),
     row(
         &["{}_atomic_fetch_add", "{}_fadd", "{}_atomic_fetch_add_nbi"],
         DEVICE,
         "`Symmetric::fetch_add`",
         "`RemoteView.atomic_fetch_add`",
     ),
-    row(&["{}_atomic_add", "{}_add"], DEVICE, "`Symmetric::add`", "`RemoteView.atomic_add`"),
+    row(
+        &["{}_atomic_add", "{}_add"],
+        DEVICE,
+        "`Symmetric::add`, `PortChannel::atomic_add`",
+        "`RemoteView.atomic_add`",
+    ),
     row(
         &["{}_atomic_fetch_and", "{}_atomic_fetch_and_nbi"],
         DEVICE,
         "`Symmetric::fetch_and`",
         "`RemoteView.atomic_fetch_and`",
     ),
-    row(&["{}_atomic_and"], DEVICE, "`Symmetric::and`", "`RemoteView.atomic_and`"),
+    row(&["{}_atomic_and"], DEVICE, "`Symmetric::and`, `PortChannel::atomic_and`", "`RemoteView.atomic_and`"),
     row(
         &["{}_atomic_fetch_or", "{}_atomic_fetch_or_nbi"],
         DEVICE,
         "`Symmetric::fetch_or`",
         "`RemoteView.atomic_fetch_or`",
     ),
-    row(&["{}_atomic_or"], DEVICE, "`Symmetric::or`", "`RemoteView.atomic_or`"),
+    row(&["{}_atomic_or"], DEVICE, "`Symmetric::or`, `PortChannel::atomic_or`", "`RemoteView.atomic_or`"),
     row(
         &["{}_atomic_fetch_xor", "{}_atomic_fetch_xor_nbi"],
         DEVICE,
         "`Symmetric::fetch_xor`",
         "`RemoteView.atomic_fetch_xor`",
     ),
-    row(&["{}_atomic_xor"], DEVICE, "`Symmetric::xor`", "`RemoteView.atomic_xor`"),
+    row(&["{}_atomic_xor"], DEVICE, "`Symmetric::xor`, `PortChannel::atomic_xor`", "`RemoteView.atomic_xor`"),
 ];
 
 const SIGNALS: &[Row] = &[
@@ -198,7 +213,12 @@ const COLLECTIVES: &[Row] = &[
         "`Communicator.barrier`",
     ),
     row(&["{}_alltoall", "alltoall{}"], GROUP, "`Collectives::all_to_all`", "`Communicator.all_to_all`"),
-    row(&["{}_alltoalls", "alltoalls{}"], "", "`Collectives::all_to_all`", "`Communicator.all_to_all`"),
+    row(
+        &["{}_alltoalls", "alltoalls{}"],
+        "",
+        "`Collectives::all_to_all` of a copy",
+        "`Communicator.all_to_all` of a copy",
+    ),
     row(&["{}_broadcast", "broadcast{}"], GROUP, "`Collectives::broadcast`", "`Communicator.broadcast`"),
     row(&["{}_collect", "collect{}"], "", "`Collectives::all_to_all_v`", "`Communicator.all_to_all_v`"),
     row(&["{}_fcollect", "fcollect{}"], GROUP, "`Collectives::all_gather`", "`Communicator.all_gather`"),
