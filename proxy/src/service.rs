@@ -66,7 +66,7 @@ impl TriggerRefusal {
 /// Executes triggers.
 pub trait Handler {
     /// Executes a trigger of the fifo with this index. Its ids and ranges are unchecked: they may
-    /// be forged.
+    /// be forged. It has a kind, or asks for a [change of a word](Trigger::word_update).
     ///
     /// # Errors
     /// A [`TriggerRefusal`] when it cannot be executed; then nothing must have been changed.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use super::forks;
 use super::mapping::Owned;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use crate::sync::header::SegmentHeader;
 use crate::sync::regroup::{OfferCell, RoundCell};
 use crate::sync::{
@@ -21,6 +21,10 @@ use crate::sync::{
 /// `bool` or an enum.
 pub unsafe trait SharedLayout: Send + Sync + 'static {}
 
+// SAFETY: an atomic integer is valid for every bit pattern.
+unsafe impl SharedLayout for AtomicU8 {}
+// SAFETY: an atomic integer is valid for every bit pattern.
+unsafe impl SharedLayout for AtomicU16 {}
 // SAFETY: an atomic integer is valid for every bit pattern.
 unsafe impl SharedLayout for AtomicU32 {}
 // SAFETY: an atomic integer is valid for every bit pattern.

@@ -14,7 +14,7 @@ use super::mapping::Owned;
 use super::{forks, in_bounds, to_usize};
 use crate::error::{Error, Result};
 use crate::sync::AtomicWord;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// How many bytes are checksummed at a time: they stay in the nearest cache.
 const CRC_CHUNK: usize = 8 << 10;
@@ -204,8 +204,8 @@ impl Span {
         Ok(())
     }
 
-    /// Reads the element at `offset`, which need not be aligned. 4 or 8 bytes are one atomic load
-    /// if aligned.
+    /// Reads the element at `offset`, which need not be aligned. 1, 2, 4 or 8 bytes are one
+    /// atomic load if aligned.
     ///
     /// # Errors
     /// [`Error::OutOfRange`].
@@ -219,8 +219,8 @@ impl Span {
         Ok(value)
     }
 
-    /// Writes `value` at `offset`, which need not be aligned. 4 or 8 bytes are one atomic store if
-    /// aligned, and 1 or 2 arrive whole.
+    /// Writes `value` at `offset`, which need not be aligned. 1, 2, 4 or 8 bytes are one
+    /// atomic store if aligned.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; nothing was changed.
@@ -236,23 +236,39 @@ impl Span {
     #[inline]
     pub(crate) fn read_word<T: Pod>(&self, offset: u64) -> Option<T> {
         match size_of::<T>() {
-            8 => bytemuck::try_cast(self.word::<AtomicU64>(offset)?.read()).ok(),
-            4 => bytemuck::try_cast(self.word::<AtomicU32>(offset)?.read()).ok(),
+            1 => self.read_as::<AtomicU8, T>(offset),
+            2 => self.read_as::<AtomicU16, T>(offset),
+            4 => self.read_as::<AtomicU32, T>(offset),
+            8 => self.read_as::<AtomicU64, T>(offset),
             _ => None,
         }
+    }
+
+    #[inline]
+    fn read_as<W: AtomicWord<Bits: Pod> + SharedLayout, T: Pod>(&self, offset: u64) -> Option<T> {
+        bytemuck::try_cast(self.word::<W>(offset)?.read()).ok()
     }
 
     /// Writes an element that is a word and lies like one. It does nothing with any other, and
     /// returns `false`.
     #[inline]
     pub(crate) fn write_word<T: Pod>(&self, offset: u64, value: T) -> bool {
-        if let Ok(bits) = bytemuck::try_cast(value) {
-            self.word::<AtomicU64>(offset).map(|word| word.write(bits)).is_some()
-        } else if let Ok(bits) = bytemuck::try_cast(value) {
-            self.word::<AtomicU32>(offset).map(|word| word.write(bits)).is_some()
-        } else {
-            false
+        match size_of::<T>() {
+            1 => self.write_as::<AtomicU8, T>(offset, value),
+            2 => self.write_as::<AtomicU16, T>(offset, value),
+            4 => self.write_as::<AtomicU32, T>(offset, value),
+            8 => self.write_as::<AtomicU64, T>(offset, value),
+            _ => false,
         }
+    }
+
+    #[inline]
+    fn write_as<W: AtomicWord<Bits: Pod> + SharedLayout, T: Pod>(&self, offset: u64, value: T) -> bool {
+        let (Some(word), Ok(bits)) = (self.word::<W>(offset), bytemuck::try_cast(value)) else {
+            return false;
+        };
+        word.write(bits);
+        true
     }
 
     /// Sets `len` bytes at `offset` to `byte`.

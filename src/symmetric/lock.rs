@@ -22,9 +22,22 @@ const TRY_LOCK: &str = "try_lock";
 pub struct LockWord<'a> {
     /// The word as this rank has it mapped.
     pub word: &'a AtomicU64,
-    /// What names it: on all ranks the same number, which is not zero, and which no other lock has.
+    /// What names it: on all ranks the same number, which no other lock has: from 1 to 2^63 - 1.
     pub name: u64,
 }
+
+impl LockWord<'_> {
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a name that a program must not give.
+    fn of_program(self) -> Result<Self> {
+        let expected = "a number from 1 to 2^63 - 1";
+        let invalid = Error::InvalidArgument { name: "name of a lock", value: self.name, expected };
+        if (1..OF_HEAP).contains(&self.name) { Ok(self) } else { Err(invalid) }
+    }
+}
+
+/// The bit of the names of locks of the heap.
+const OF_HEAP: u64 = 1 << 63;
 
 impl LockRanks for EpochMapping {
     fn n_ranks(&self) -> u32 {
@@ -59,11 +72,11 @@ impl Symmetric {
     /// Takes a lock by its word, as [`Symmetric::lock`] does.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::PeerLost`] and [`Error::Revoked`] when the lock does not come,
-    /// and [`Error::Unavailable`].
+    /// [`Error::Timeout`], [`Error::PeerLost`] and [`Error::Revoked`] when the lock does not come;
+    /// [`Error::InvalidArgument`] for its name, and [`Error::Unavailable`].
     #[inline]
     pub fn lock_word(&self, lock: LockWord<'_>) -> Result<Acquired> {
-        self.verb(Verb::LOCK, self.rank, 0, |all| all.acquire(lock))
+        self.verb(Verb::LOCK, self.rank, 0, |all| all.acquire(lock.of_program()?))
     }
 
     /// Takes the lock at `word` of the heap of `rank` if nobody holds it. A try that fails lets
@@ -83,7 +96,7 @@ impl Symmetric {
     /// Fails as [`Symmetric::lock_word`] does, without a deadline.
     #[inline]
     pub fn try_lock_word(&self, lock: LockWord<'_>) -> Result<Option<Acquired>> {
-        self.tested(TRY_LOCK, None, |all| Ok(all.known(lock).try_acquire()))
+        self.tested(TRY_LOCK, None, |all| Ok(all.known(lock.of_program()?).try_acquire()))
     }
 
     /// Lets the lock at `word` of the heap of `rank` go, which this rank holds. It goes to the next
@@ -100,16 +113,17 @@ impl Symmetric {
     /// Lets a lock go by its word, as [`Symmetric::unlock`] does.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where this rank does not hold it, and [`Error::Unavailable`].
+    /// [`Error::InvalidArgument`] where this rank does not hold it, or for its name, and
+    /// [`Error::Unavailable`].
     #[inline]
     pub fn unlock_word(&self, lock: LockWord<'_>) -> Result<()> {
-        self.verb(Verb::UNLOCK, self.rank, 0, |all| all.release(lock))
+        self.verb(Verb::UNLOCK, self.rank, 0, |all| all.release(lock.of_program()?))
     }
 
     fn heap_lock(&self, rank: Rank, word: HeapOffset) -> Result<LockWord<'_>> {
         let target = self.reach(rank, Region::new(word, 8))?;
         // Offsets are below 2^40.
-        let name = (u64::from(target.member.get()) + 1) << 48 | word.get();
+        let name = OF_HEAP | u64::from(target.member.get()) << 48 | word.get();
         Ok(LockWord { word: target.heap.atomic(word.get())?, name })
     }
 

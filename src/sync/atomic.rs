@@ -6,7 +6,7 @@
 #[cfg(loom)]
 pub use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 #[cfg(not(loom))]
@@ -14,6 +14,14 @@ pub use core::{
     hint::spin_loop,
     sync::atomic::{Ordering, compiler_fence, fence},
 };
+
+/// A `u8` that several processes may access at once.
+#[cfg(not(loom))]
+pub type AtomicU8 = core::sync::atomic::AtomicU8;
+
+/// A `u16` that several processes may access at once.
+#[cfg(not(loom))]
+pub type AtomicU16 = core::sync::atomic::AtomicU16;
 
 /// A `u32` that several processes may access at once.
 #[cfg(not(loom))]

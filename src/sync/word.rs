@@ -17,7 +17,7 @@
 //! which release and acquire do not order: both could look before the other's store is out of its
 //! store buffer. So it takes a sequentially consistent fence on each side.
 
-use super::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use super::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use super::kernel::Kernel;
 use super::park::ParkCell;
 
@@ -69,7 +69,7 @@ macro_rules! atomic_words {
 
             #[inline]
             fn read(&self) -> $bits {
-                self.load(Ordering::Relaxed) // Relaxed: what it acquires is the business of a fence, W2
+                self.load(Ordering::Relaxed) // Relaxed: it acquires nothing; `fetch` does
             }
 
             #[inline]
@@ -122,7 +122,7 @@ macro_rules! atomic_words {
     )*};
 }
 
-atomic_words!(AtomicU32 of u32, AtomicU64 of u64);
+atomic_words!(AtomicU8 of u8, AtomicU16 of u16, AtomicU32 of u32, AtomicU64 of u64);
 
 /// Does `change` to words of a rank, then wakes the threads of that rank that wait for its words.
 /// All of them sleep on `park` (P1, with many wakers of one cell).

@@ -677,6 +677,8 @@ def a_thread_aborts():
     """The job ends with the code of a thread, whatever the others of the process wait for."""
     comm = MPI.COMM_WORLD
     if comm.rank == comm.size - 1:
+        # Output that cannot be written keeps nobody from it.
+        sys.stdout = None
         threading.Thread(target=comm.Abort, args=(7,)).start()
     comm.recv()
 

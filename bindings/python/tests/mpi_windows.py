@@ -247,6 +247,27 @@ def windows_are_made_of_arrays_of_the_heap():
     assert "Win.Allocate" in text and (comm.rank == comm.size - 1 or f"rank {comm.size - 1} has no memory" in text)
 
 
+def a_length_that_is_none_on_one_rank_fails_on_all():
+    comm = MPI.COMM_WORLD
+    for wrong in (-1, "x"):
+        size = wrong if comm.rank == 0 else 8
+        for make in (MPI.Win.Allocate, MPI.Win.Allocate_shared):
+            refuses((TypeError, ValueError, MPI.Exception), make, size, comm=comm)
+    comm.Barrier()
+
+
+def a_result_has_as_many_bytes_as_are_fetched():
+    win, mine = window(4)
+    win.Lock(0)
+    for short in (np.zeros(1), np.zeros(3)):
+        refuses(shmccl.WrongCountError, win.Get_accumulate, np.ones(2), short, 0, [1, 2])
+    refuses(shmccl.WrongCountError, win.Fetch_and_op, np.ones(1), np.zeros(1, "f4"), 0)
+    win.Unlock(0)
+    win.Fence()
+    assert not mine.any()
+    win.Free()
+
+
 def targets_outside_are_refused_and_nothing_is_moved():
     comm = MPI.COMM_WORLD
     win, mine = window(4)

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 
 /// The exit code of a rank that a call has ended.
 const FAILED: i32 = 1;
@@ -14,6 +15,9 @@ static NAME: OnceLock<String> = OnceLock::new();
 
 /// Whether this process ends, for whatever reason.
 static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// The thread that leaves the job, since the process ends.
+static LEAVER: OnceLock<ThreadId> = OnceLock::new();
 
 /// What is called before a call fails: another rank may have ended all of them.
 static LAST_LOOK: OnceLock<fn()> = OnceLock::new();
@@ -34,6 +38,15 @@ pub(crate) fn has_failed_at_end() -> bool {
     ENDS.swap(true, Ordering::Relaxed)
 }
 
+/// Says that this thread leaves the job, before calls of others can hear of that.
+pub(crate) fn say_leaving() {
+    LEAVER.get_or_init(|| std::thread::current().id());
+}
+
+fn is_left_by_another() -> bool {
+    LEAVER.get().is_some_and(|leaver| *leaver != std::thread::current().id())
+}
+
 /// Has all lines from now on name the rank.
 pub(crate) fn name_rank(me: usize, n: usize) {
     NAME.get_or_init(|| format!(" rank {me} of {n}:"));
@@ -52,6 +65,10 @@ pub(crate) fn note(text: impl Display) {
 #[cold]
 pub(crate) fn fatal(text: impl Display) -> ! {
     look();
+    while is_left_by_another() {
+        // The call comes too late, and the process has ended before long.
+        std::thread::park();
+    }
     note(text);
     // Relaxed: one of two threads that fail at once calls `exit`, no matter which.
     if ENDS.swap(true, Ordering::Relaxed) {

@@ -73,7 +73,7 @@ pub(crate) mod locks {
     use shmccl::symmetric::{Acquired, LockWord};
     use shmccl::sync::atomic::AtomicU64;
 
-    use crate::fail::{note, or_fatal};
+    use crate::fail::{look, note, or_fatal};
     use crate::world::world;
 
     /// Returns the lock of all ranks.
@@ -90,6 +90,8 @@ pub(crate) mod locks {
     /// Tells what the program has no other way to hear of.
     fn tell(call: &str, acquired: Acquired) {
         if acquired == Acquired::Recovered {
+            // A PE that has ended all had its reasons.
+            look();
             note(format_args!("{call}: the last PE with the lock has died or left with it"));
         }
     }

@@ -15,7 +15,7 @@ use shmccl::{Communicator, Error, Rank, Symmetric};
 
 use crate::allocations::AllocatedRegions;
 use crate::control::{CONTROL_LEN, ControlWords};
-use crate::fail::{fatal, name_rank, or_fatal};
+use crate::fail::{fatal, name_rank, or_fatal, say_leaving};
 use crate::statics::StaticObjects;
 
 /// The alignment of the control words, and of all memory that calls allocate.
@@ -110,6 +110,7 @@ pub(crate) fn joined() -> Option<&'static World> {
 /// another one has left: a rank that ends while it leaves counts as lost.
 pub(crate) fn leave() {
     static LEAVES: Mutex<()> = Mutex::new(());
+    say_leaving();
     let _leaves = lock(&LEAVES);
     drop(joined().and_then(|world| world.comm.try_lock().ok()?.take()));
 }

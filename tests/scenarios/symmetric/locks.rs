@@ -188,6 +188,12 @@ scenario!(a_lock_may_be_any_word_that_all_ranks_have_mapped, Job::of(3), |comm| 
         all.unlock_word(lock)?;
     }
     assert!(matches!(all.unlock_word(lock), Err(Error::InvalidArgument { name: "lock", .. })));
+    for name in [0, 1 << 63, u64::MAX] {
+        let unnamed = LockWord { name, ..lock };
+        for refused in [all.lock_word(unnamed).map(drop), all.unlock_word(unnamed)] {
+            assert!(matches!(refused, Err(Error::InvalidArgument { name: "name of a lock", .. })));
+        }
+    }
     comm.barrier()?;
     assert_eq!(count.fetch(), 3 * TURNS);
 });

@@ -129,6 +129,14 @@ fn a_rank_ends_all_in_good_order() {
 }
 
 #[test]
+fn calls_of_threads_that_come_too_late_fail_nobody() {
+    let program = compiled(&source("ends_beside_threads.c"), false);
+    for _ in 0..5 {
+        run_as_several(&program);
+    }
+}
+
+#[test]
 fn ranks_that_both_end_all_write_what_they_have_printed() {
     let program = compiled(&source("all_end_all.c"), false);
     let printed = library().prefix().join("printed");

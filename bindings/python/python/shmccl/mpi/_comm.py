@@ -1,6 +1,7 @@
 """Communicators, and what is made of them."""
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -174,10 +175,14 @@ class Comm(Collectives, Messages, Objects):
             self.shmccl.revoke()
             raise SystemExit(errorcode)
         # An exception would end nothing but the thread.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.shmccl.revoke()
-        os._exit(errorcode)
+        try:
+            self.shmccl.revoke()
+            for stream in (sys.stdout, sys.stderr):
+                # It may be none, or closed, or a pipe that nobody reads.
+                with contextlib.suppress(Exception):
+                    stream.flush()
+        finally:
+            os._exit(errorcode)
 
     def Free(self):
         """Closes it, when all ranks have come here."""

@@ -19,6 +19,7 @@ from collections import namedtuple
 from .._core import Lock as _Lock
 from .._core import _Part
 from .._errors import Error, InvalidArgumentError, InvalidRankError, OutOfRangeError, WrongCountError
+from . import _sinks
 from ._absent import remedy_for
 from ._buffers import is_list, part, sent, spelled_of_message
 from ._constants import (
@@ -39,7 +40,6 @@ from ._constants import (
 from ._datatypes import Derived, typed
 from ._ops import BAND, BOR, BXOR, NO_OP, REPLACE, SUM, Op
 from ._requests import Request
-from ._sinks import sink
 
 # The memory of a rank: bytes from an offset on in the heap of `owner`.
 _Memory = namedtuple("_Memory", "owner offset size unit")
@@ -83,17 +83,17 @@ class Win:
     @classmethod
     def Allocate_shared(cls, size, disp_unit=1, info=None, comm=None):
         """Makes a window whose memory of all ranks is one piece, which the first rank keeps."""
-        before = []
+        comm = _or_own(comm)
+        sizes = _told_by_all(comm, lambda: _length(size))
 
         def make(comm):
-            before[:] = comm.allgather(int(size))
-            array = comm.shmccl.zeros(0 if comm.rank else sum(before), "uint8", local=True)
-            return array, array.offset, size
+            array = comm.shmccl.zeros(0 if comm.rank else sum(sizes), "uint8", local=True)
+            return array, array.offset, sizes[comm.rank]
 
         self = cls._made(comm, disp_unit, WIN_FLAVOR_SHARED, make)
         offset = self._memory[0].offset
         self._memory = [
-            _Memory(0, offset + sum(before[:rank]), memory.size, memory.unit) for rank, memory in enumerate(self._memory)
+            _Memory(0, offset + sum(sizes[:rank]), memory.size, memory.unit) for rank, memory in enumerate(self._memory)
         ]
         return self
 
@@ -109,24 +109,17 @@ class Win:
 
     @classmethod
     def _made(cls, comm, disp_unit, flavor, make):
-        from ._environment import own
-
-        self, failure = cls(), None
-        self._comm = comm = own() if comm is None else comm
+        self = cls()
+        self._comm = comm = _or_own(comm)
         self._flavor, self._name, self._held, self._exposed = flavor, "", {}, 0
         self._n_posts, self._n_completions, self._started = [0] * comm.size, 0, []
-        try:
+
+        def memory():
             self._array, offset, size = make(comm)
             self._own_words = comm.shmccl.zeros(2 * comm.size + 2, "uint64", local=True)
-            told = offset, size, int(disp_unit), self._own_words.offset
-        except (Error, TypeError, ValueError) as error:
-            failure, told = error, str(error)
-        all_told = comm.allgather(told)
-        if failure is not None:
-            raise failure
-        for rank, told in enumerate(all_told):
-            if isinstance(told, str):
-                raise Error(f"rank {rank} has no memory for a window: {told}")
+            return offset, size, int(disp_unit), self._own_words.offset
+
+        all_told = _told_by_all(comm, memory)
         self._memory = [_Memory(rank, *told[:3]) for rank, told in enumerate(all_told)]
         self._words = [words for *_, words in all_told]
         _open.add(self)
@@ -225,15 +218,13 @@ class Win:
         if target_rank == PROC_NULL:
             return
         is_derived = isinstance(spelled_of_message(origin)[3], Derived)
-        place = sent(origin) if is_derived else part(origin)
-        length = place.count * place.itemsize
-        got = bytearray(length) if is_derived else place
+        into = sent(origin) if is_derived else part(origin)
+        length = into.count * into.itemsize
+        got = bytearray(length) if is_derived else into
         for view, begin in self._moved(origin, target_rank, target, length):
             view.get(_Part(got, "uint8", begin, view.size))
         if is_derived:
-            into = sink(origin)
-            into.put(got)
-            into.result()
+            _sinks.place(origin)[1](got)
 
     def _moved(self, origin, rank, target, length):
         """Returns the views of bytes that a target is, each with its begin among the bytes that are moved."""
@@ -293,6 +284,8 @@ class Win:
         view = self._at(rank, displacement, 0, dtype, count)
         if given.dtype != dtype or given.count != count:
             raise WrongCountError(f"the buffer has {given.count} of {given.dtype}, and the target {count} of {dtype}")
+        if result is not None and result.count * result.itemsize != count * typed(dtype).size:
+            raise WrongCountError(f"the result has {result.count} of {result.dtype}, and the target {count} of {dtype}")
         verbs = _VERBS.get(op, _BIT_VERBS.get(op) if dtype in _WHOLE else None)
         if verbs is None or dtype not in _ATOMIC:
             self._combine_locked(view, given, result, rank, op)
@@ -371,8 +364,15 @@ class Win:
         _release(self._held.pop(rank))
 
     def Lock_all(self, assertion=0):
-        for rank in range(self._comm.size):
-            self.Lock(rank, LOCK_SHARED)
+        locked = []
+        try:
+            for rank in range(self._comm.size):
+                self.Lock(rank, LOCK_SHARED)
+                locked.append(rank)
+        except BaseException:
+            for rank in locked:
+                self.Unlock(rank)
+            raise
 
     def Unlock_all(self):
         for rank in range(self._comm.size):
@@ -409,8 +409,8 @@ class Win:
         """Waits until all ranks of a group have posted."""
         self._started = self._ranks(group)
         for rank in self._started:
+            self._until_reached(1 + self._comm.size + rank, self._n_posts[rank] + 1)
             self._n_posts[rank] += 1
-            self._until_reached(1 + self._comm.size + rank, self._n_posts[rank])
 
     def Complete(self):
         """Tells the ranks that have posted that this one is done."""
@@ -432,6 +432,34 @@ class Win:
 
     def _until_reached(self, number, value):
         _until(lambda: self._has_reached(number, value))
+
+
+def _or_own(comm):
+    from ._environment import own
+
+    return own() if comm is None else comm
+
+
+def _length(size):
+    if int(size) < 0:
+        raise InvalidArgumentError(f"a window of {size} bytes: give 0 or more")
+    return int(size)
+
+
+def _told_by_all(comm, tell):
+    """Returns what each rank tells. Where one of them fails, all do."""
+    failure = None
+    try:
+        told = tell()
+    except (Error, TypeError, ValueError) as error:
+        failure, told = error, str(error)
+    all_told = comm.allgather(told)
+    if failure is not None:
+        raise failure
+    for rank, told in enumerate(all_told):
+        if isinstance(told, str):
+            raise Error(f"rank {rank} has no memory for a window: {told}")
+    return all_told
 
 
 def _until(is_done):
