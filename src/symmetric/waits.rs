@@ -161,6 +161,18 @@ impl Symmetric {
         Ok(())
     }
 
+    /// Does `change`, which stores to the memory of `rank` by address, and wakes as
+    /// [`Symmetric::notify`] does.
+    ///
+    /// # Errors
+    /// Fails as [`Symmetric::notify`] does, and has changed nothing.
+    // Fast path: what is woken is found before the change, which may be a locked instruction.
+    #[inline]
+    pub fn notify_after<T>(&self, rank: Rank, change: impl FnOnce() -> T) -> Result<T> {
+        let target = self.target(rank)?;
+        Ok(self.change(target, |_| change()))
+    }
+
     #[inline]
     fn own_word<T: Atom>(&self, word: HeapOffset) -> Result<&T::Word> {
         self.reach(self.rank, Region::new(word, size_of::<T>() as u64))?.heap.atomic(word.get())

@@ -246,20 +246,28 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
 
     #[inline]
     fn out<T>(&mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
-        let stop = match self.awake(poll) {
-            AwakeOutcome::News(value) => return Ok(value),
-            AwakeOutcome::Stopped(stop) => stop,
-            AwakeOutcome::TimeToPark => match self.asleep(park, poll) {
-                Ok(value) => return Ok(value),
-                Err(stop) => stop,
-            },
+        let mut slept = 0;
+        let mut awake_until = self.context.policy.park_after;
+        let stop = loop {
+            match self.awake(awake_until, poll) {
+                AwakeOutcome::News(value) => return Ok(value),
+                AwakeOutcome::Stopped(stop) => break stop,
+                AwakeOutcome::TimeToPark => {}
+            }
+            match self.asleep(&mut slept, park, poll) {
+                Ok(Some(value)) => return Ok(value),
+                // A cell may be that of many words. Who is woken for another one stays awake as long
+                // as at first: so it costs wakers one wake in such a time.
+                Ok(None) => awake_until = self.waited() + self.context.policy.park_after,
+                Err(stop) => break stop,
+            }
         };
         poll().ok_or(stop)
     }
 
-    /// Spins and yields until it is time to sleep.
+    /// Spins and yields until the wait has lasted until `park_at`: then it is time to sleep.
     #[inline]
-    fn awake<T>(&mut self, poll: &mut impl FnMut() -> Option<T>) -> AwakeOutcome<T> {
+    fn awake<T>(&mut self, park_at: Duration, poll: &mut impl FnMut() -> Option<T>) -> AwakeOutcome<T> {
         let policy = self.context.policy;
         let rounds_per_look = if policy.spins == 0 { YIELDS_PER_LOOK } else { 1 };
         if policy.park_after.is_zero() {
@@ -285,7 +293,7 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
                 if waited >= self.context.timeout {
                     return AwakeOutcome::Stopped(Stop::Timeout);
                 }
-                if waited >= policy.park_after {
+                if waited >= park_at {
                     return AwakeOutcome::TimeToPark;
                 }
                 if policy.spins > 0 && waited < KEEP {
@@ -299,14 +307,18 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
         }
     }
 
-    /// Sleeps until there is news.
-    fn asleep<T>(&mut self, park: &ParkCell, poll: &mut impl FnMut() -> Option<T>) -> Result<T, Stop> {
+    /// Sleeps until there is news, or a wake for nothing.
+    fn asleep<T>(
+        &mut self,
+        slept: &mut u32,
+        park: &ParkCell,
+        poll: &mut impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Stop> {
         let kernel = self.context.kernel;
-        let mut slept = 0_u32;
         loop {
             let own = park.announce(kernel);
             if let Some(value) = poll() {
-                return Ok(value);
+                return Ok(Some(value));
             }
             if let Some(stop) = self.context.watch.check() {
                 return Err(stop);
@@ -318,15 +330,19 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
             if let Some((since, _)) = self.begun {
                 self.context.watch.begin(since);
             }
-            let at_most = remaining.min(self.context.watch.longest_sleep(slept));
+            let at_most = remaining.min(self.context.watch.longest_sleep(*slept));
+            let begun = kernel.now();
             match self.context.watch.bell() {
                 Some(bell) => kernel.sleep(&[own, bell], at_most),
                 None => kernel.sleep(&[own], at_most),
             }
-            slept = slept.saturating_add(1);
+            *slept = slept.saturating_add(1);
             // Before announcing again: that costs a barrier, and the next waker a wake.
             if let Some(value) = poll() {
-                return Ok(value);
+                return Ok(Some(value));
+            }
+            if kernel.now().saturating_sub(begun) < at_most {
+                return Ok(None);
             }
         }
     }

@@ -15,9 +15,8 @@ fn at<T>(ctx: Ctx, word: *const T, pe: c_int) -> *mut T {
 #[inline]
 fn changed<T, R>(ctx: Ctx, word: *const T, pe: c_int, change: impl FnOnce(*mut T) -> R) -> R {
     let (world, rank) = (world(), ctx.rank(pe));
-    let done = change(world.at(word, rank));
-    world.wake(rank);
-    done
+    let word = world.at(word, rank);
+    world.symmetric.notify_after(world.numbered(rank), || change(word)).expect("it is a rank")
 }
 
 /// Makes the forms of an operation: one that returns what the word was, one that stores it, and one

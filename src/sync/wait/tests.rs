@@ -190,6 +190,35 @@ fn every_policy_ends_when_the_program_says_so_and_asks_again_while_it_does_not()
 }
 
 #[test]
+fn who_is_woken_for_nothing_stays_awake_before_it_announces_again() {
+    /// A system where each sleep ends at once, by a wake, and a yield takes a hundred microseconds.
+    #[derive(Default)]
+    struct Restless {
+        yields: Cell<u32>,
+        sleeps: Cell<u32>,
+    }
+    impl Kernel for Restless {
+        fn light_barrier(&self) {}
+        fn heavy_barrier(&self) {}
+        fn sleep(&self, _: &[SleepWord<'_>], _: Duration) {
+            self.sleeps.set(self.sleeps.get() + 1);
+        }
+        fn wake_all(&self, _: &AtomicU32) {}
+        fn yield_now(&self) {
+            self.yields.set(self.yields.get() + 1);
+        }
+        fn now(&self) -> Duration {
+            Duration::from_micros(100) * self.yields.get()
+        }
+    }
+    let (kernel, revoke) = (Restless::default(), RevokeCell::default());
+    let context = Waiting::new(&kernel, &revoke, WaitPolicy::OVERSUBSCRIBED, LONG);
+    let poll = || (kernel.sleeps.get() == 5 && kernel.yields.get() >= 60).then_some(());
+    assert_eq!(wait_until(&context, &ParkCell::default(), poll), Ok(()));
+    assert_eq!(kernel.sleeps.get(), 5, "ten yields make the time that a waiter stays awake");
+}
+
+#[test]
 fn sleeps_last_as_long_as_the_watch_says() {
     /// A system that writes down how long each sleep was to be, and on whose clock it has passed.
     struct Sleepy {
