@@ -19,6 +19,7 @@ from collections import namedtuple
 from .._core import Lock as _Lock
 from .._core import _Part
 from .._errors import Error, InvalidArgumentError, InvalidRankError, OutOfRangeError, WrongCountError
+from . import _sinks
 from ._absent import remedy_for
 from ._buffers import is_list, part, sent, spelled_of_message
 from ._constants import (
@@ -39,7 +40,6 @@ from ._constants import (
 from ._datatypes import Derived, typed
 from ._ops import BAND, BOR, BXOR, NO_OP, REPLACE, SUM, Op
 from ._requests import Request
-from ._sinks import sink
 
 # The memory of a rank: bytes from an offset on in the heap of `owner`.
 _Memory = namedtuple("_Memory", "owner offset size unit")
@@ -231,9 +231,7 @@ class Win:
         for view, begin in self._moved(origin, target_rank, target, length):
             view.get(_Part(got, "uint8", begin, view.size))
         if is_derived:
-            into = sink(origin)
-            into.put(got)
-            into.result()
+            _sinks.place(origin)[1](got)
 
     def _moved(self, origin, rank, target, length):
         """Returns the views of bytes that a target is, each with its begin among the bytes that are moved."""
