@@ -23,6 +23,7 @@ use shmccl::{Collectives, MessageSelector, Rank, StatusHandle, Work};
 use super::header::{EagerHeader, HEADER_LEN};
 use crate::collectives::message_of_bytes;
 use crate::comm::Communicator;
+use crate::error::closed;
 use crate::interrupt::detached;
 use crate::lock::lock;
 use crate::work;
@@ -32,6 +33,9 @@ const HEADERS: u32 = 0;
 
 /// So many headers have room in front of a receiver who takes none: the slots of a pipe.
 const AHEAD: u32 = 4;
+
+/// Past so many operations that were started and are not done, the sender of a short message waits.
+const COPIES: usize = 256;
 
 /// Numbers of payloads begin anew past these, which are tags.
 const NUMBERS: u64 = 1 << 30;
@@ -179,6 +183,15 @@ impl MessageTransport {
         read(&header).map(|()| Some(true))
     }
 
+    /// Returns whether a header may go by itself, and nobody waits for it.
+    pub fn has_room_for_copies(&self) -> bool {
+        let n_started = lock(&self.started).len();
+        n_started < COPIES || {
+            self.is_busy();
+            lock(&self.started).len() < COPIES
+        }
+    }
+
     /// Waits for all that was started, but for the receive of a header.
     ///
     /// # Errors
@@ -186,6 +199,14 @@ impl MessageTransport {
     pub fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let started = std::mem::take(&mut *lock(&self.started));
         detached(py, || started.iter().try_for_each(Work::wait))
+    }
+
+    /// Fails where it is closed.
+    ///
+    /// # Errors
+    /// `RuntimeError`.
+    pub fn refuse_closed(&self) -> PyResult<()> {
+        if self.headers.shared.is_closed() { Err(closed("communicator")) } else { Ok(()) }
     }
 
     /// Closes both communicators.
@@ -209,9 +230,10 @@ impl MessageTransport {
             return false;
         }
         // Without the lock: what ends here may drop objects of the program, whose code may send.
-        let n_open = started.iter().filter(|work| !work.is_done()).count();
+        // One look moves all of them as far as they go.
+        let is_open = started.iter().any(|work| !work.is_done());
         lock(&self.started).retain(|work| work.outcome().is_none());
-        n_open > 0
+        is_open
     }
 
     fn start(
