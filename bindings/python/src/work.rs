@@ -64,13 +64,26 @@ impl Work {
 /// # Errors
 /// Those of [`shmccl::Communicator::start`], and of the calls.
 pub fn start(py: Python<'_>, shared: &Shared, grouped: Vec<GroupedCall>) -> PyResult<shmccl::Work> {
+    start_noted(py, shared, grouped, |_| ())
+}
+
+/// Starts them like [`start`], and has the operation noted in the same turn, so that calls behind
+/// it find it.
+///
+/// # Errors
+/// Those of [`start`].
+pub fn start_noted(
+    py: Python<'_>,
+    shared: &Shared,
+    grouped: Vec<GroupedCall>,
+    note: impl FnOnce(&shmccl::Work) + Send,
+) -> PyResult<shmccl::Work> {
     let (calls, kept): (Vec<_>, Vec<_>) = grouped.into_iter().map(|it| (it.call, it.kept)).unzip();
     shared.with(py, |comm| {
-        comm.start(
-            // No lock of the interpreter is needed: what is dropped without it is freed later.
-            move |_| drop(kept),
-            |taker| calls.into_iter().try_for_each(|call| call.submit(taker, &shared.places)),
-        )
+        // No lock of the interpreter is needed: what is dropped without it is freed later.
+        let done = move |_: &Result<(), Arc<shmccl::Error>>| drop(kept);
+        let put = |taker: &mut _| calls.into_iter().try_for_each(|call| call.submit(taker, &shared.places));
+        comm.start(done, put).inspect(note)
     })
 }
 

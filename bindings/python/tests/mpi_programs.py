@@ -503,12 +503,15 @@ def ranks_go_on_when_one_has_ended():
         lambda: twin.recv(source=last),
         lambda: comm.probe(last, 9),
         lambda: comm.ssend("never matched", last),
+        lambda: comm.send("short", last),
+        lambda: comm.Send(np.zeros(1000), last),
+        lambda: comm.isend("short", last),
     ):
         try:
             call()
         except shmccl.PeerLostError as error:
             failed.append(error.rank)
-    assert failed == [last] * 5
+    assert failed == [last] * 8
     if comm.rank == 0:
         # With a tag: the rank before the last one may have sent what comes below already.
         assert comm.recv(source=MPI.ANY_SOURCE, tag=3) == "last words"
@@ -520,7 +523,7 @@ def ranks_go_on_when_one_has_ended():
             comm.recv()
         except shmccl.PeerLostError as error:
             failed.append(error.rank)
-        assert failed == [1] * 6
+        assert failed == [1] * 9
 
 
 def finalize_ends_the_job():
@@ -600,6 +603,19 @@ def what_is_sent_beside_a_receive_is_sent_when_that_is_done():
     assert comm.Recv(got, left) == left and request.Wait()
 
 
+def a_freed_communicator_receives_nothing_more():
+    comm, right, left = ring()
+    twin = comm.Dup()
+    twin.Free()
+    for call in (lambda: twin.Irecv(np.zeros(3), left), lambda: twin.Probe(left)):
+        try:
+            call()
+            raise AssertionError("it was posted")
+        except RuntimeError as error:
+            assert "closed" in str(error)
+    assert comm.sendrecv(comm.rank, right, source=left) == left
+
+
 def a_receive_that_cannot_be_written_fails_for_whoever_waits():
     comm = MPI.COMM_WORLD
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
@@ -671,6 +687,40 @@ def receives_are_open_when_a_communicator_is_freed():
         raise AssertionError("it has received something")
     except shmccl.UnavailableError as error:
         assert "was freed" in str(error)
+
+
+def short_messages_are_sent_when_they_are_copied():
+    """The requests of all of them are done before any is received."""
+    comm, right, left = ring()
+    for n in (10, 260):
+        for begin in (comm.isend, comm.ibsend):
+            MPI.Request.waitall([begin(number, right, 1) for number in range(n)])
+            assert [comm.recv(source=left, tag=1) for _ in range(n)] == list(range(n))
+        for number in range(n):
+            comm.send(number, right, 2)
+        assert [comm.recv(source=left, tag=2) for _ in range(n)] == list(range(n))
+
+
+def two_threads_send_short_and_long_messages():
+    comm, right, left = ring()
+    long = np.arange(300.0)
+
+    def send(tag):
+        for number in range(20):
+            comm.send(number, right, tag)
+            comm.Isend(long, right, tag + 2)
+
+    threads = [threading.Thread(target=send, args=(tag,)) for tag in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        for tag in range(2):
+            assert comm.recv(source=left, tag=tag) == number
+            got = np.zeros(300)
+            comm.Recv(got, left, tag + 2)
+            assert (got == long).all()
+    for thread in threads:
+        thread.join()
 
 
 def a_thread_aborts():

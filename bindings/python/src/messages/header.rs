@@ -9,6 +9,8 @@
 //! | 24..28 | how many headers that rank has taken of the receiver's |
 //! | 28..32 | what it is: a [`HeaderKind`] |
 //! | 32..256 | the elements, where they have room |
+//!
+//! The number in an acknowledgement is that of a message of the rank that gets it.
 
 /// The bytes of a header.
 pub const HEADER_LEN: usize = 256;

@@ -30,6 +30,9 @@ const FAREWELL: Duration = Duration::from_millis(100);
 /// as many.
 const PASSED_OVER: u64 = 16 << 20;
 
+/// What a rank that has ended has not done.
+pub const NOT_RECEIVED: &str = "has not received what was sent to it";
+
 /// So many headers of each rank are taken by a call that waits for something else.
 const SHARE: u32 = 4;
 
@@ -82,6 +85,7 @@ impl MessageMatching {
         is_synchronous: bool,
     ) -> PyResult<Option<SentMessage>> {
         let operand = Operand::of(elements, Access::Read, None)?;
+        self.refuse_ended(elements.py(), dest)?;
         let matched = is_synchronous.then(Arc::<MatchSignal>::default);
         if dest == self.transport.rank() {
             self.send_to_self(elements.py(), operand.read(), tag, matched.clone());
@@ -95,8 +99,16 @@ impl MessageMatching {
         let header = self.transport.send(elements.py(), header, dest)?;
         let start_payload = || self.transport.start_payload(Operation::Send, elements, dest, number);
         let payload = has_payload.then(start_payload).transpose()?;
-        let is_sent = header.is_none() && payload.is_none() && matched.is_none();
+        // A header is a copy, and goes by itself.
+        let is_copied = payload.is_none() && matched.is_none();
+        let is_sent = is_copied && (header.is_none() || self.transport.has_room_for_copies());
         Ok((!is_sent).then(|| SentMessage::new(self, header, payload, matched)))
+    }
+
+    /// Fails where a rank receives nothing any more.
+    fn refuse_ended(&self, py: Python<'_>, dest: Rank) -> PyResult<()> {
+        let has_ended = lock(&self.queues).has_ended(dest);
+        if has_ended { Err(ended(py, dest, NOT_RECEIVED)) } else { Ok(()) }
     }
 
     fn await_match(self: &Arc<Self>, number: u64, dest: Rank, matched: &Arc<MatchSignal>) {
@@ -133,9 +145,13 @@ impl MessageMatching {
     /// Sends elements that have room in the header. Returns whether that was so.
     pub(super) fn send_short(&self, elements: &Bound<'_, PyAny>, dest: Rank, tag: u32) -> PyResult<bool> {
         let Ok(operand) = Operand::of(elements, Access::Read, None) else { return Ok(false) };
-        if operand.bytes().len > ROOM || dest == self.transport.rank() {
+        if operand.bytes().len > ROOM
+            || dest == self.transport.rank()
+            || !self.transport.has_room_for_copies()
+        {
             return Ok(false);
         }
+        self.refuse_ended(elements.py(), dest)?;
         self.transport.send(elements.py(), self.header_of(operand.read(), tag, false), dest)?;
         Ok(true)
     }
@@ -175,6 +191,7 @@ impl MessageMatching {
         selector: MessageSelector,
         place: Option<Py<PyAny>>,
     ) -> PyResult<Py<PostedReceive>> {
+        self.transport.refuse_closed()?;
         let receive = Py::new(py, PostedReceive::new(self, selector, place))?;
         let mut queues = lock(&self.queues);
         if let Some(message) = queues.take(&selector) {
@@ -288,11 +305,16 @@ impl MessageMatching {
         selector: &MessageSelector,
         is_taken: bool,
     ) -> PyResult<FoundMessage> {
+        self.transport.refuse_closed()?;
         loop {
             if let Some(message) = self.probe(py, selector, is_taken)? {
                 return Ok(message);
             }
-            let lost = lock(&self.queues).lost(selector);
+            // In one look: another thread may hear of a message, and of the end behind it.
+            let lost = {
+                let queues = lock(&self.queues);
+                queues.lost(selector).filter(|_| queues.find(selector).is_none())
+            };
             if let Some(lost) = lost {
                 return Err(nothing_comes(py, lost));
             }
@@ -327,6 +349,19 @@ impl MessageMatching {
             })?;
         }
         Ok(false)
+    }
+
+    /// Takes headers that have come; not all, as other ranks may send more and more.
+    ///
+    /// # Errors
+    /// Those of a receive.
+    pub fn take_share(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+        for _ in 0..SHARE * self.transport.size() {
+            if !self.look(py, Duration::ZERO)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Waits for a header, where nothing else is to be done meanwhile. Returns whether that is so.
@@ -403,8 +438,9 @@ impl MessageMatching {
 
     /// Notes whether it has to take headers while this rank waits for something else.
     fn note_awaiting(self: &Arc<Self>) {
-        let is_awaiting = lock(&self.queues).has_posted() || !lock(&self.unmatched).is_empty();
-        progress::note_awaiting(self, is_awaiting);
+        progress::note_awaiting(self, || {
+            lock(&self.queues).has_posted() || !lock(&self.unmatched).is_empty()
+        });
     }
 
     // Its end

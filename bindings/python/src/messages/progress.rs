@@ -32,8 +32,10 @@ static AWAITING: ProcessMutex<Vec<Arc<MessageMatching>>> = ProcessMutex::new();
 static N_AWAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes whether `matching` is one of those.
-pub fn note_awaiting(matching: &Arc<MessageMatching>, is_awaiting: bool) {
+pub fn note_awaiting(matching: &Arc<MessageMatching>, is_awaiting: impl FnOnce() -> bool) {
     AWAITING.with(|awaiting| {
+        // Within the lock: threads that ask one after the other note in that order.
+        let is_awaiting = is_awaiting();
         let at = awaiting.iter().position(|other| Arc::ptr_eq(other, matching));
         match (at, is_awaiting) {
             (None, true) => awaiting.push(Arc::clone(matching)),
@@ -65,7 +67,7 @@ fn awaiting_others(matching: Option<&Arc<MessageMatching>>) -> Vec<Arc<MessageMa
 /// Returns whether this thread is the only one of Python's.
 ///
 /// # Errors
-/// None.
+/// Those of `threading`.
 pub fn is_only_thread(py: Python<'_>) -> PyResult<bool> {
     static ACTIVE_COUNT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let find = || Ok::<_, PyErr>(py.import("threading")?.getattr("active_count")?.unbind());
@@ -76,7 +78,7 @@ pub fn is_only_thread(py: Python<'_>) -> PyResult<bool> {
 /// Returns how long a thread waits that waits for a header of `matching`, or for something else.
 ///
 /// # Errors
-/// None.
+/// Those of [`is_only_thread`].
 pub fn pause(py: Python<'_>, matching: Option<&Arc<MessageMatching>>) -> PyResult<Duration> {
     let is_alone = awaiting_others(matching).is_empty() && is_only_thread(py)?;
     Ok(if is_alone { ALONE } else { BESIDE })
@@ -91,14 +93,7 @@ pub fn look_for_others(py: Python<'_>, matching: Option<&Arc<MessageMatching>>) 
     if !is_awaiting() {
         return Ok(());
     }
-    for other in awaiting_others(matching) {
-        for _ in 0..other.share() {
-            if !other.look(py, Duration::ZERO)? {
-                break;
-            }
-        }
-    }
-    Ok(())
+    awaiting_others(matching).iter().try_for_each(|other| other.take_share(py))
 }
 
 /// An operation that a thread waits for.
@@ -136,6 +131,15 @@ impl<'a> AwaitedOperation<'a> {
         }
     }
 
+    /// Returns the messages among which headers are taken while what it sends has no room.
+    fn held_up_in(&self) -> Option<&Arc<MessageMatching>> {
+        match self {
+            Self::Received(receive) => receive.held_up_in(),
+            Self::Sent(sent) => sent.held_up_in(),
+            Self::Work(_) => None,
+        }
+    }
+
     fn wait(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<()> {
         match self {
             Self::Received(receive) => receive.wait_for(py, timeout),
@@ -149,6 +153,7 @@ impl<'a> AwaitedOperation<'a> {
 #[pyfunction(name = "_complete")]
 pub fn complete(py: Python<'_>, operation: &Bound<'_, PyAny>) -> PyResult<()> {
     let operation = AwaitedOperation::of(operation)?;
+    let mut is_held_up = false;
     while !operation.is_done(py)? {
         py.check_signals()?;
         let awaited = operation.awaited_in();
@@ -159,7 +164,14 @@ pub fn complete(py: Python<'_>, operation: &Bound<'_, PyAny>) -> PyResult<()> {
         }
         look_for_others(py, awaited)?;
         let has_more = awaited.is_some() || is_awaiting();
-        let timeout = if has_more { Some(pause(py, awaited)?) } else { None };
+        let mut timeout = if has_more { Some(pause(py, awaited)?) } else { None };
+        if let Some(matching) = operation.held_up_in() {
+            // Not before it has waited: what takes headers keeps others from going at once.
+            if std::mem::replace(&mut is_held_up, true) {
+                matching.take_share(py)?;
+            }
+            timeout = Some(timeout.unwrap_or(ALONE).min(if is_held_up { BESIDE } else { ALONE }));
+        }
         operation.wait(py, timeout)?;
     }
     Ok(())
@@ -168,7 +180,9 @@ pub fn complete(py: Python<'_>, operation: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Waits for one of several operations, for so short a time that the others are not kept waiting.
 #[pyfunction(name = "_pause_beside")]
 pub fn pause_beside(py: Python<'_>, operation: &Bound<'_, PyAny>) -> PyResult<()> {
-    AwaitedOperation::of(operation)?.wait(py, Some(BESIDE))
+    let operation = AwaitedOperation::of(operation)?;
+    operation.held_up_in().map_or(Ok(()), |matching| matching.take_share(py))?;
+    operation.wait(py, Some(BESIDE))
 }
 
 /// Takes the headers that have come, without waiting.

@@ -168,6 +168,11 @@ impl PostedReceive {
         self.outcome.get().is_none().then_some(&self.matching)
     }
 
+    /// Returns the messages among which headers are taken for what is sent beside it.
+    pub fn held_up_in(&self) -> Option<&Arc<MessageMatching>> {
+        self.beside.get().and_then(|beside| beside.get().held_up_in())
+    }
+
     fn fill(
         &self,
         py: Python<'_>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use shmccl::{Rank, Work};
 
-use super::matching::{MessageMatching, ended};
+use super::matching::{MessageMatching, NOT_RECEIVED, ended};
 use super::progress::BESIDE;
 use super::receive::await_work;
 
@@ -48,6 +48,13 @@ impl SentMessage {
         matched.0.get().is_none().then_some(&self.matching)
     }
 
+    /// Returns the messages among which headers are taken while its own, or its payload, has no
+    /// room: its receiver may wait for the same.
+    pub fn held_up_in(&self) -> Option<&Arc<MessageMatching>> {
+        let mut works = self.header.iter().chain(&self.payload);
+        works.any(|work| work.outcome().is_none()).then_some(&self.matching)
+    }
+
     /// Returns whether it has ended, in whatever way.
     pub fn is_complete(&self, py: Python<'_>) -> bool {
         let mut works = self.header.iter().chain(&self.payload);
@@ -66,7 +73,7 @@ impl SentMessage {
             await_work(py, work, timeout)?;
         }
         match self.matched.as_ref().and_then(|matched| matched.0.get()) {
-            Some(Some(rank)) => Err(ended(py, *rank, "has not received what was sent to it")),
+            Some(Some(rank)) => Err(ended(py, *rank, NOT_RECEIVED)),
             _ => Ok(()),
         }
     }

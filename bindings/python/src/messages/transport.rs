@@ -5,7 +5,9 @@
 //!
 //! - the receiver is known to have taken all but a few of this rank's headers: each header tells
 //!   how many its sender has taken;
-//! - nothing that was started on the communicator is left, for which such a call would wait.
+//! - nothing that was started on the communicator is left, for which such a call would wait: what
+//!   is started is noted in the turn in which it starts, and the call looks in a turn of its own;
+//! - no thread takes headers, for the same reason.
 //!
 //! Otherwise the header is started, and goes by itself. Headers are received alike: by a call where
 //! the thread has nothing else to do, and by an operation that was started where it only looks.
@@ -21,6 +23,7 @@ use shmccl::{Collectives, MessageSelector, Rank, StatusHandle, Work};
 use super::header::{EagerHeader, HEADER_LEN};
 use crate::collectives::message_of_bytes;
 use crate::comm::Communicator;
+use crate::error::closed;
 use crate::interrupt::detached;
 use crate::lock::lock;
 use crate::work;
@@ -30,6 +33,9 @@ const HEADERS: u32 = 0;
 
 /// So many headers have room in front of a receiver who takes none: the slots of a pipe.
 const AHEAD: u32 = 4;
+
+/// Past so many operations that were started and are not done, the sender of a short message waits.
+const COPIES: usize = 256;
 
 /// Numbers of payloads begin anew past these, which are tags.
 const NUMBERS: u64 = 1 << 30;
@@ -90,12 +96,21 @@ impl MessageTransport {
         let ahead = self.stamp(&mut header, dest);
         if ahead <= AHEAD
             && let Some(_idle) = self.idle()
+            && self.send_at_once(py, &header, dest)?
         {
-            self.headers.shared.with(py, |comm| comm.send_tagged(&header.0, dest, HEADERS))?;
             return Ok(None);
         }
         let bytes = PyBytes::new(py, &header.0);
         self.start(&self.headers, Operation::Send, bytes.as_any(), dest, HEADERS).map(Some)
+    }
+
+    /// Sends a header by a call, unless another thread has started something meanwhile. Returns
+    /// whether it is sent.
+    fn send_at_once(&self, py: Python<'_>, header: &EagerHeader, dest: Rank) -> PyResult<bool> {
+        self.headers.shared.with(py, |comm| {
+            let is_first = lock(&self.started).is_empty();
+            if is_first { comm.send_tagged(&header.0, dest, HEADERS).map(|()| true) } else { Ok(false) }
+        })
     }
 
     /// Begins to send or to receive a payload, whose sender has given it a number.
@@ -168,6 +183,15 @@ impl MessageTransport {
         read(&header).map(|()| Some(true))
     }
 
+    /// Returns whether a header may go by itself, and nobody waits for it.
+    pub fn has_room_for_copies(&self) -> bool {
+        let n_started = lock(&self.started).len();
+        n_started < COPIES || {
+            self.is_busy();
+            lock(&self.started).len() < COPIES
+        }
+    }
+
     /// Waits for all that was started, but for the receive of a header.
     ///
     /// # Errors
@@ -175,6 +199,14 @@ impl MessageTransport {
     pub fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let started = std::mem::take(&mut *lock(&self.started));
         detached(py, || started.iter().try_for_each(Work::wait))
+    }
+
+    /// Fails where it is closed.
+    ///
+    /// # Errors
+    /// `RuntimeError`.
+    pub fn refuse_closed(&self) -> PyResult<()> {
+        if self.headers.shared.is_closed() { Err(closed("communicator")) } else { Ok(()) }
     }
 
     /// Closes both communicators.
@@ -198,9 +230,10 @@ impl MessageTransport {
             return false;
         }
         // Without the lock: what ends here may drop objects of the program, whose code may send.
-        let n_open = started.iter().filter(|work| !work.is_done()).count();
+        // One look moves all of them as far as they go.
+        let is_open = started.iter().any(|work| !work.is_done());
         lock(&self.started).retain(|work| work.outcome().is_none());
-        n_open > 0
+        is_open
     }
 
     fn start(
@@ -212,7 +245,17 @@ impl MessageTransport {
         tag: u32,
     ) -> PyResult<Work> {
         let call = message_of_bytes(comm, operation, bytes, peer, tag)?;
-        self.note(work::start(bytes.py(), &comm.shared, vec![call])?)
+        let mut n_started = 0;
+        let work = work::start_noted(bytes.py(), &comm.shared, vec![call], |work| {
+            let mut started = lock(&self.started);
+            started.push(work.clone());
+            n_started = started.len();
+        })?;
+        // Each time that there are twice as many, those that are done are forgotten.
+        if n_started >= 64 && n_started.is_power_of_two() {
+            self.is_busy();
+        }
+        Ok(work)
     }
 
     fn start_header(&self, py: Python<'_>) -> PyResult<StartedHeader> {
@@ -223,19 +266,6 @@ impl MessageTransport {
             Some((MessageSelector { source: None, tag: Some(HEADERS) }, StatusHandle::default()));
         let work = work::start(py, &self.headers.shared, vec![header])?;
         Ok(StartedHeader { work, bytes: bytes.unbind() })
-    }
-
-    fn note(&self, work: Work) -> PyResult<Work> {
-        let n_started = {
-            let mut started = lock(&self.started);
-            started.push(work.clone());
-            started.len()
-        };
-        // Each time that there are twice as many, those that are done are forgotten.
-        if n_started >= 64 && n_started.is_power_of_two() {
-            self.is_busy();
-        }
-        Ok(work)
     }
 
     /// Writes the counts into a header. Returns how many of this rank's the receiver may not have
