@@ -256,8 +256,8 @@ impl<K: Kernel + ?Sized, W: Watch + ?Sized> LongWait<'_, '_, K, W> {
             }
             match self.asleep(&mut slept, park, poll) {
                 Ok(Some(value)) => return Ok(value),
-                // A cell may be that of many words. Who is woken for another one stays awake as long
-                // as at first: so it costs wakers one wake in such a time.
+                // A cell may be that of many words. Who is woken for another one stays awake as
+                // long as at first: so it costs wakers one wake in such a time.
                 Ok(None) => awake_until = self.waited() + self.context.policy.park_after,
                 Err(stop) => break stop,
             }
