@@ -43,7 +43,7 @@ impl Symmetric {
     /// Fails as [`Symmetric::fetch`] does.
     #[inline]
     pub fn set<T: Atom>(&self, rank: Rank, target: HeapOffset, value: T) -> Result<()> {
-        self.atomic::<T, _>(rank, target, |word| word.set(value.into_bits()))
+        self.atomic::<T, _>(rank, target, move |word| word.set(value.into_bits()))
     }
 
     /// Writes the element at `target` of the heap of `rank`, and returns what it was before.
@@ -52,7 +52,7 @@ impl Symmetric {
     /// Fails as [`Symmetric::fetch`] does.
     #[inline]
     pub fn swap<T: Atom>(&self, rank: Rank, target: HeapOffset, value: T) -> Result<T> {
-        self.atomic::<T, _>(rank, target, |word| T::from_bits(word.swap(value.into_bits())))
+        self.atomic::<T, _>(rank, target, move |word| T::from_bits(word.swap(value.into_bits())))
     }
 
     /// Writes the element at `target` of the heap of `rank` if it is `expected`, and returns what
@@ -65,7 +65,7 @@ impl Symmetric {
     where
         T: IntegerAtom,
     {
-        self.atomic::<T, _>(rank, target, |word| {
+        self.atomic::<T, _>(rank, target, move |word| {
             T::from_bits(word.compare_swap(expected.into_bits(), value.into_bits()))
         })
     }
@@ -85,7 +85,7 @@ impl Symmetric {
     /// Fails as [`Symmetric::fetch`] does.
     #[inline]
     pub fn fetch_add<T: Atom>(&self, rank: Rank, target: HeapOffset, value: T) -> Result<T> {
-        self.atomic::<T, _>(rank, target, |word| value.add_to(word))
+        self.atomic::<T, _>(rank, target, move |word| value.add_to(word))
     }
 
     /// Keeps those bits of the element at `target` of the heap of `rank` that `value` has.
@@ -150,7 +150,7 @@ impl Symmetric {
         value: T,
         operation: impl FnOnce(&T::Word, WordBits<T>) -> WordBits<T>,
     ) -> Result<T> {
-        self.atomic::<T, _>(rank, target, |word| T::from_bits(operation(word, value.into_bits())))
+        self.atomic::<T, _>(rank, target, move |word| T::from_bits(operation(word, value.into_bits())))
     }
 
     /// Does `change` to the word at `offset` of the heap of `rank`.
