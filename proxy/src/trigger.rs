@@ -223,6 +223,17 @@ pub enum WordLen {
     Eight,
 }
 
+impl WordLen {
+    /// Returns it in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::Four => 4,
+            Self::Eight => 8,
+        }
+    }
+}
+
 /// One atomic change of a word of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WordUpdate {

@@ -159,10 +159,7 @@ impl Executor {
     /// Changes a word, and wakes the threads of its rank that wait for one.
     #[inline(never)]
     fn update(&self, source: &FifoProducer, update: WordUpdate) -> Result<(), RefusalReason> {
-        let len = match update.len {
-            WordLen::Four => 4,
-            WordLen::Eight => 8,
-        };
+        let len = update.len.bytes();
         let place = source.resolve(update.target, update.target_offset, len);
         let HeapPlace { rank, offset } = place.ok_or(RefusalReason::Target)?;
         let heap = source.heaps.reach(rank, Region::new(offset, len.into()));

@@ -237,10 +237,7 @@ impl PortChannel {
         operand: u64,
     ) -> Result<()> {
         self.context.enter_own(self.is_own, Verb::ATOMIC.name_of_verb())?;
-        let bytes = match len {
-            WordLen::Four => 4,
-            WordLen::Eight => 8,
-        };
+        let bytes = u64::from(len.bytes());
         self.traced(Verb::ATOMIC, bytes, |port| {
             let word = HeapPlace { rank: port.slot.peer, offset: target };
             port.context.heap().view().check(word.rank, Region::new(target, bytes))?;

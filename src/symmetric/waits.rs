@@ -157,8 +157,7 @@ impl Symmetric {
     /// [`Error::InvalidRank`](crate::Error::InvalidRank).
     #[inline]
     pub fn notify(&self, rank: Rank) -> Result<()> {
-        self.change(self.target(rank)?, |_| ());
-        Ok(())
+        self.notify_after(rank, || ())
     }
 
     /// Does `change`, which stores to the memory of `rank` by address, and wakes as
